@@ -1,0 +1,24 @@
+"""WHAT is minimised: losses, designs, penalties, the problem and its certificate."""
+
+from .certificate import Certificate
+from .designs import TokenDesign
+from .losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from .penalties import PENALTIES, Penalty, Token, TokenOutput
+from .problem import DualPoint, Problem
+
+__all__ = [
+    "PENALTIES",
+    "Certificate",
+    "DualPoint",
+    "Huber",
+    "Logistic",
+    "Loss",
+    "Penalty",
+    "Poisson",
+    "Problem",
+    "Softmax",
+    "Squared",
+    "Token",
+    "TokenDesign",
+    "TokenOutput",
+]

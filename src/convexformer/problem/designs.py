@@ -1,0 +1,132 @@
+"""Designs: the only code that knows how X is stored.
+
+A design is a linear map from coefficients ``Z (groups, d, c)`` to scores ``(N, c)`` and everything
+a solver needs of it. All methods stream over blocks of samples (or of groups) in float64, so that
+float32, masked, strided and memory-mapped arrays are never copied whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Groups = NDArray[np.intp]
+
+BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
+
+
+class TokenDesign:
+    r"""Scores :math:`F_i = \sum_k X_{ik} Z_k` of a dense array of tokens.
+
+    Parameters
+    ----------
+    X : ndarray of shape (N, n, d)
+        float32 or float64, any strides, memory maps included.
+    mask : ndarray of bool of shape (N, n), optional
+        True where a token is real. What stands at padding (NaN included) is never read as a number.
+    """
+
+    def __init__(self, X: NDArray[np.floating], mask: NDArray[np.bool_] | None = None) -> None:
+        if X.ndim != 3 or X.dtype not in (np.float32, np.float64):
+            raise ValueError(
+                f"X must be a float32 or float64 array (N, n, d), got {X.dtype} {X.shape}."
+            )
+        if mask is not None and (mask.shape != X.shape[:2] or mask.dtype != np.bool_):
+            raise ValueError(
+                f"mask must be boolean of shape {X.shape[:2]}, got {mask.dtype} {mask.shape}."
+            )
+        self.X, self.mask = X, mask
+        self.n_samples, self.n_groups, self.dim = X.shape
+
+    def predict(self, Z: Array, groups: Groups | None = None) -> Array:
+        """Scores ``(N, c)`` of coefficients ``Z (groups, d, c)``."""
+        W = Z.reshape(-1, Z.shape[2])
+        F = np.zeros((self.n_samples, Z.shape[2]))
+        if len(W):
+            for rows, A in self._row_blocks(groups):
+                np.matmul(A, W, out=F[rows])
+        return F
+
+    def correlate(self, V: Array, groups: Groups | None = None) -> Array:
+        """``M_k = X_k' V``: ``(groups, d, c)``."""
+        M = np.zeros((self._count(groups) * self.dim, V.shape[1]))
+        for rows, A in self._row_blocks(groups):
+            M += A.T @ V[rows]
+        return M.reshape(-1, self.dim, V.shape[1])
+
+    def means(self, weight: Array) -> Array:
+        """Weighted mean of every channel of every token, ``(groups, d)``."""
+        return self.correlate(weight[:, None] / weight.sum())[:, :, 0]
+
+    def gram(self, groups: Groups, weights: Array, center: Array | None) -> tuple[Array, Array]:
+        """``A' diag(w) A`` and ``A' w`` for every column ``w`` of `weights`, signs allowed.
+
+        ``A (N, p)`` holds the columns of `groups` less `center`.
+        Shapes ``(r, p, p)`` and ``(p, r)``.
+        """
+        p, r = len(groups) * self.dim, weights.shape[1]
+        Q, q = np.zeros((r, p, p)), np.zeros((p, r))
+        for rows, A in self._row_blocks(groups):
+            A = self._centered(A, groups, center)
+            w = weights[rows]
+            q += A.T @ w
+            for j in range(r):
+                if np.all(w[:, j] == 1.0):
+                    Q[j] += A.T @ A  # BLAS forms only half of a symmetric product
+                else:
+                    Q[j] += A.T @ (w[:, j, None] * A)
+        return Q, q
+
+    def kernel(self, groups: Groups, eta: Array, center: Array | None) -> Array:
+        """``sum_k eta_k A_k A_k'``, ``(N, N)``."""
+        K = np.zeros((self.n_samples, self.n_samples))
+        for part, A in self._group_blocks(groups):
+            A = self._centered(A, groups[part], center)
+            A *= np.repeat(np.sqrt(eta[part]), self.dim)
+            K += A @ A.T
+        return K
+
+    def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
+        """What each group alone would predict, ``A_k G_k``: ``(N, groups)`` for ``G (groups, d)``."""
+        U = np.empty((self.n_samples, len(groups)))
+        for rows, A in self._row_blocks(groups):
+            A = self._centered(A, groups, center).reshape(-1, len(groups), self.dim)
+            U[rows] = np.einsum("ikd,kd->ik", A, G, optimize=True)
+        return U
+
+    def _count(self, groups: Groups | None) -> int:
+        return self.n_groups if groups is None else len(groups)
+
+    def _centered(self, A: Array, groups: Groups, center: Array | None) -> Array:
+        return A if center is None else A - center[groups].reshape(-1)
+
+    def _row_blocks(self, groups: Groups | None) -> Iterator[tuple[slice, Array]]:
+        """Blocks of samples: ``(rows, (rows, groups * d))``, masked, in float64."""
+        width = self._count(groups) * self.dim
+        whole = groups is None and self.mask is None and self.X.dtype == np.float64
+        if whole and self.X.flags.c_contiguous:
+            yield slice(0, self.n_samples), self.X.reshape(self.n_samples, width)
+            return
+        step = max(1, BLOCK_BYTES // max(1, 8 * width))
+        for start in range(0, self.n_samples, step):
+            rows = slice(start, min(start + step, self.n_samples))
+            A = self.X[rows] if groups is None else self.X[rows][:, groups]
+            yield rows, self._masked(A, rows, groups).reshape(-1, width)
+
+    def _group_blocks(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
+        """Blocks of groups: ``(part, (N, part * d))``, fresh copies in float64."""
+        step = max(1, BLOCK_BYTES // (8 * self.n_samples * self.dim))
+        everyone = slice(0, self.n_samples)
+        for start in range(0, len(groups), step):
+            part = slice(start, min(start + step, len(groups)))
+            A = self._masked(self.X[:, groups[part]], everyone, groups[part])
+            yield part, A.reshape(self.n_samples, -1)
+
+    def _masked(self, A: NDArray, rows: slice, groups: Groups | None) -> Array:
+        if self.mask is not None:
+            mask = self.mask[rows] if groups is None else self.mask[rows][:, groups]
+            A = np.where(mask[:, :, None], A, 0.0)
+        return np.asarray(A, dtype=np.float64)

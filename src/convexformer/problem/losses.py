@@ -1,0 +1,268 @@
+r"""Losses: value, dual point, curvature and conjugate, written so that nothing cancels.
+
+Every method works entry by entry on scores ``F`` and targets ``Y`` of shape ``(N, c)``. Sample
+weights are applied by :class:`~convexformer.problem.Problem`, not here. A *joint* loss
+(:class:`Softmax`) couples the outputs of a sample and returns one value per row, ``(N, 1)``.
+
+The dual point of scores is :math:`V = -\partial\,\mathrm{loss}/\partial F`; the dual value is
+:math:`D(V) = -\mathrm{loss}^*(-V)`, with :math:`\mathrm{loss}(F) \ge D(V) - \langle F, V\rangle`
+and equality exactly at the dual point.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import entr, expit, log_expit, logsumexp, xlog1py
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Loss(ABC):
+    """A convex loss of scores, one entry per output unless `joint`."""
+
+    joint: ClassVar[bool] = False
+    quadratic: ClassVar[bool] = False
+    """The second-order model is the loss itself."""
+    translates: ClassVar[bool] = False
+    """Depends on ``F - Y`` only, so that shifting both changes nothing."""
+
+    @abstractmethod
+    def value(self, F: Array, Y: Array) -> Array:
+        """Loss per entry, at least 0: ``(N, c)``, or ``(N, 1)`` if joint."""
+
+    @abstractmethod
+    def dual_point(self, F: Array, Y: Array) -> Array:
+        """``V = -loss'(F)``, ``(N, c)``."""
+
+    @abstractmethod
+    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
+        """``loss''(F)``, ``(N, c)``; for a joint loss the probabilities that define it.
+
+        `damping` in [0, 1] lifts curvature that vanishes towards a majorant of the loss. Only
+        losses with flat parts (Huber) need it.
+        """
+
+    @abstractmethod
+    def dual_value(self, V: Array, Y: Array) -> Array:
+        """``D(V) = -loss*(-V)``, same shape as `value`."""
+
+    @abstractmethod
+    def constant(self, Y: Array, weight: Array) -> Array:
+        """The constant scores that minimise the weighted loss (or nearly so), ``(c,)``."""
+
+    def intercept(self, S: Array, Y: Array, weight: Array) -> Array | None:
+        """The best intercept at scores `S` where a formula gives it, else None."""
+        return None
+
+    def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
+        """Lower and upper end of the interval on which `dual_value` is finite."""
+        return -np.inf, np.inf
+
+    def check_targets(self, Y: Array, weight: Array, intercept: bool) -> None:  # noqa: B027
+        """Raise `ValueError` where the targets are invalid or no finite minimiser exists."""
+
+
+@dataclass(frozen=True)
+class Squared(Loss):
+    r""":math:`\frac12 (f - y)^2`."""
+
+    quadratic: ClassVar[bool] = True
+    translates: ClassVar[bool] = True
+
+    def value(self, F: Array, Y: Array) -> Array:
+        return 0.5 * (F - Y) ** 2
+
+    def dual_point(self, F: Array, Y: Array) -> Array:
+        return Y - F
+
+    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
+        return np.ones_like(F)
+
+    def dual_value(self, V: Array, Y: Array) -> Array:
+        return V * (Y - 0.5 * V)
+
+    def constant(self, Y: Array, weight: Array) -> Array:
+        return np.average(Y, axis=0, weights=weight)
+
+    def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
+        return self.constant(Y - S, weight)
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    r""":math:`\frac12 r^2` for :math:`|r| \le \delta`, else :math:`\delta |r| - \frac12\delta^2`."""
+
+    translates: ClassVar[bool] = True
+
+    delta: float = 1.35
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.delta) and self.delta > 0):
+            raise ValueError(f"Huber's delta must be a positive number, got {self.delta!r}.")
+
+    def value(self, F: Array, Y: Array) -> Array:
+        R = np.abs(F - Y)
+        tail = np.minimum(R, self.delta)
+        return tail * (R - 0.5 * tail)
+
+    def dual_point(self, F: Array, Y: Array) -> Array:
+        return np.clip(Y - F, -self.delta, self.delta)
+
+    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
+        R = np.abs(F - Y)
+        return np.where(R <= self.delta, 1.0, damping * self.delta / np.maximum(R, self.delta))
+
+    def dual_value(self, V: Array, Y: Array) -> Array:
+        return V * (Y - 0.5 * V)
+
+    def constant(self, Y: Array, weight: Array) -> Array:
+        return weighted_median(Y, weight)
+
+    def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
+        return -self.delta, self.delta
+
+
+@dataclass(frozen=True)
+class Logistic(Loss):
+    r""":math:`\log(1 + e^{-yf})` with :math:`y = \pm 1`; independent over outputs."""
+
+    def value(self, F: Array, Y: Array) -> Array:
+        return -log_expit(Y * F)
+
+    def dual_point(self, F: Array, Y: Array) -> Array:
+        return Y * expit(-Y * F)  # not (y + 1) / 2 - p, which cancels where the fit is good
+
+    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
+        return expit(F) * expit(-F)
+
+    def dual_value(self, V: Array, Y: Array) -> Array:
+        q = Y * V
+        return entr(q) - xlog1py(1 - q, -q)
+
+    def constant(self, Y: Array, weight: Array) -> Array:
+        positive = weight @ (Y > 0)
+        return np.log(positive) - np.log(weight @ (Y < 0))
+
+    def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
+        return np.minimum(Y, 0.0), np.maximum(Y, 0.0)
+
+    def check_targets(self, Y: Array, weight: Array, intercept: bool) -> None:
+        if not np.all(np.abs(Y) == 1):
+            raise ValueError("Logistic targets must be -1 or +1.")
+        counts = np.minimum(weight @ (Y > 0), weight @ (Y < 0))
+        if intercept and np.any(counts == 0):
+            raise ValueError(
+                f"Output {int(np.argmin(counts))} has samples of one class only (of positive "
+                "weight): with an intercept the loss has no finite minimiser. Add samples of the "
+                "other class, or drop this output."
+            )
+
+
+@dataclass(frozen=True)
+class Softmax(Loss):
+    r"""Cross-entropy :math:`\log\sum_l e^{f_l} - \sum_l y_l f_l`, rows of `Y` on the simplex.
+
+    Joint over the outputs: :math:`\partial^2 = \mathrm{diag}(p) - pp^\top` per sample.
+    """
+
+    joint: ClassVar[bool] = True
+
+    def value(self, F: Array, Y: Array) -> Array:
+        chosen = np.sum(F * Y, axis=1, keepdims=True)
+        return logsumexp(F - chosen, axis=1, keepdims=True)
+
+    def dual_point(self, F: Array, Y: Array) -> Array:
+        P = self.curvature(F, Y)
+        complement = 1.0 - P
+        top = np.argmax(P, axis=1)[:, None]
+        rest = P.copy()
+        np.put_along_axis(rest, top, 0.0, axis=1)
+        # 1 - p of the winner, as the sum of the others: exact also where the fit is perfect
+        np.put_along_axis(complement, top, rest.sum(axis=1, keepdims=True), axis=1)
+        return Y * complement - (1.0 - Y) * P
+
+    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
+        return np.exp(F - logsumexp(F, axis=1, keepdims=True))
+
+    def dual_value(self, V: Array, Y: Array) -> Array:
+        # q = Y - V; where Y = 1, q is near 1 and log1p keeps its distance from it
+        Q = np.maximum(Y - V, 0.0)
+        terms = np.where(Y == 1.0, -xlog1py(Q, np.maximum(-V, -1.0)), entr(Q))
+        return terms.sum(axis=1, keepdims=True)
+
+    def constant(self, Y: Array, weight: Array) -> Array:
+        log_prior = np.log(weight @ Y)
+        return log_prior - log_prior.mean()
+
+    def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
+        return Y - 1.0, Y
+
+    def check_targets(self, Y: Array, weight: Array, intercept: bool) -> None:
+        if np.any(Y < 0) or not np.allclose(Y.sum(axis=1), 1.0, rtol=0, atol=1e-12):
+            raise ValueError("Softmax targets must be rows of probabilities (one-hot classes).")
+        mass = weight @ Y
+        if intercept and np.any(mass == 0):
+            raise ValueError(
+                f"Class {int(np.argmin(mass))} has no sample of positive weight: with an intercept "
+                "the loss has no finite minimiser. Drop the class or add samples of it."
+            )
+
+
+@dataclass(frozen=True)
+class Poisson(Loss):
+    r"""Half the Poisson deviance with log link, :math:`e^f - yf + y\log y - y \ge 0`."""
+
+    def value(self, F: Array, Y: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            T = F - _log(Y)
+            return np.where(Y > 0, Y * (np.expm1(T) - T), np.exp(F))
+
+    def dual_point(self, F: Array, Y: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.where(Y > 0, -Y * np.expm1(F - _log(Y)), -np.exp(F))
+
+    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
+        with np.errstate(over="ignore"):
+            return np.exp(F)
+
+    def dual_value(self, V: Array, Y: Array) -> Array:
+        mean = np.maximum(Y - V, 0.0)
+        ratio = np.minimum(V / np.where(Y > 0, Y, 1.0), 1.0)
+        counted = V * _log(Y) - Y * (ratio + xlog1py(1 - ratio, -ratio))
+        return np.where(Y > 0, counted, mean + entr(mean))
+
+    def constant(self, Y: Array, weight: Array) -> Array:
+        return np.log(np.average(Y, axis=0, weights=weight))
+
+    def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
+        return np.log(weight @ Y) - logsumexp(S, axis=0, b=weight[:, None])
+
+    def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
+        return -np.inf, Y
+
+    def check_targets(self, Y: Array, weight: Array, intercept: bool) -> None:
+        if np.any(Y < 0):
+            raise ValueError(f"Poisson targets must not be negative, got {Y.min():g}.")
+        if intercept and np.any(weight @ Y == 0):
+            raise ValueError(
+                "All counts of an output are zero: with an intercept the Poisson loss has no "
+                "finite minimiser. Drop the output, or fit without an intercept."
+            )
+
+
+def _log(Y: Array) -> Array:
+    return np.log(np.where(Y > 0, Y, 1.0))
+
+
+def weighted_median(Y: Array, weight: Array) -> Array:
+    """Lower weighted median of every column, ``(c,)``."""
+    order = np.argsort(Y, axis=0, kind="stable")
+    mass = np.cumsum(weight[order], axis=0)
+    row = np.argmax(mass >= 0.5 * mass[-1], axis=0)
+    return np.take_along_axis(Y, np.take_along_axis(order, row[None], axis=0), axis=0)[0]

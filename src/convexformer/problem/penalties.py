@@ -1,0 +1,99 @@
+r"""Penalties: which coefficients share one norm.
+
+A penalty is a weighted sum of Euclidean norms over *cells* of ``Z (groups, d, c)``. Each cell has
+its own scalar in the variational form :math:`\|z\| = \min_{\eta\ge0} (\|z\|^2/\eta + \eta)/2` that
+the Newton solver works on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+class Penalty(ABC):
+    r""":math:`\sum_k w_k \sum_{\text{cells of } k} \|z\|_2`.
+
+    Parameters
+    ----------
+    weights : array-like of shape (groups,), optional
+        Positive factor of every group's penalty; 1 if omitted.
+    """
+
+    name: str
+    separable: bool
+    """Outputs do not share cells: with a separable loss every output is its own problem."""
+
+    def __init__(self, weights: ArrayLike | None = None) -> None:
+        self.weights = None if weights is None else np.asarray(weights, dtype=np.float64)
+        if self.weights is not None and not (
+            self.weights.ndim == 1 and np.all(np.isfinite(self.weights) & (self.weights > 0))
+        ):
+            raise ValueError("Penalty weights must be a vector of positive finite numbers.")
+
+    @abstractmethod
+    def norms(self, Z: Array) -> Array:
+        """Norm of every cell: ``(groups, cells)``."""
+
+    @abstractmethod
+    def cells(self, n_outputs: int) -> int:
+        """Number of cells a group has."""
+
+    def column(self, n_groups: int) -> Array:
+        """The weights as a column ``(groups, 1)``, to multiply `norms`."""
+        return np.ones((n_groups, 1)) if self.weights is None else self.weights[:, None]
+
+    def value(self, Z: Array) -> float:
+        """Penalty of `Z`, without beta."""
+        return float(np.sum(self.column(len(Z)) * self.norms(Z)))
+
+    def dual_norms(self, M: Array) -> Array:
+        """Norm of every cell of a correlation `M`, over its weight; feasible when <= beta."""
+        return self.norms(M) / self.column(len(M))
+
+    def prox(self, Z: Array, step: float) -> Array:
+        """``argmin_U 1/2 ||U - Z||^2 + step * value(U)``: every cell shrinks towards zero."""
+        norms = self.norms(Z)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shrink = np.maximum(0.0, 1.0 - step * self.column(len(Z)) / norms)
+        return Z * np.where(norms > 0, shrink, 0.0)[:, None, :]
+
+
+class TokenOutput(Penalty):
+    r""":math:`\sum_k w_k \sum_l \|Z_k[:, l]\|_2`, Theorems 1 and 2 of the paper."""
+
+    name = "token-output"
+    separable = True
+
+    def norms(self, Z: Array) -> Array:
+        return safe_norm(Z, axis=1)
+
+    def cells(self, n_outputs: int) -> int:
+        return n_outputs
+
+
+class Token(Penalty):
+    r""":math:`\sum_k w_k \|Z_k\|_F`: a token is used by all outputs or by none."""
+
+    name = "token"
+    separable = False
+
+    def norms(self, Z: Array) -> Array:
+        return safe_norm(Z.reshape(len(Z), -1), axis=1)[:, None]
+
+    def cells(self, n_outputs: int) -> int:
+        return 1
+
+
+PENALTIES: dict[str, type[Penalty]] = {p.name: p for p in (TokenOutput, Token)}
+
+
+def safe_norm(Z: Array, axis: int) -> Array:
+    """Euclidean norm that neither overflows nor underflows."""
+    scale = np.max(np.abs(Z), axis=axis, keepdims=True, initial=0.0)
+    unit = np.divide(Z, scale, out=np.zeros_like(Z), where=scale > 0)
+    return np.squeeze(scale, axis) * np.sqrt(np.sum(unit * unit, axis=axis))

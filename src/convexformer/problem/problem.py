@@ -1,0 +1,311 @@
+r"""Problem: design + loss + penalty + targets, with the dual bound that certifies a solution.
+
+.. math:: P(Z, b) = \sum_i a_i\,\mathrm{loss}(F_i, Y_i) + \beta\,\mathrm{penalty}(Z),
+          \qquad F = \sum_k X_k Z_k + 1 b^\top
+
+Inside, columns of X are read less their means wherever there is an intercept: the model is the
+same, the intercept moves by ``means . Z``, and second-order models stay well conditioned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .certificate import Certificate
+from .designs import Groups, TokenDesign
+from .losses import Loss
+from .penalties import Penalty
+
+Array = NDArray[np.float64]
+
+_ROUNDING = 1e-14
+
+
+@dataclass(frozen=True)
+class DualPoint:
+    """A dual point that meets every constraint but the norm ball, which scaling meets."""
+
+    V: Array  # (N, c), sums to zero over samples where there is an intercept
+    M: Array  # (groups, d, c), its correlations
+    norms: Array  # (groups, cells), dual norms of M
+
+
+class Problem:
+    r"""A convex training problem.
+
+    Parameters
+    ----------
+    design : TokenDesign
+        Holds X.
+    loss : Loss
+    penalty : Penalty
+    Y : array-like of shape (N, c)
+        Targets: numbers, counts, -1/+1 (:class:`Logistic`) or one-hot rows (:class:`Softmax`).
+    sample_weight : array-like of shape (N,), optional
+        Non-negative weights :math:`a_i`.
+    intercept : bool
+        Whether an unpenalised intercept is part of the model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput
+    >>> X = np.random.default_rng(0).normal(size=(20, 4, 3))
+    >>> y = X[:, 2, :1]
+    >>> problem = Problem(TokenDesign(X), Squared(), TokenOutput(), y)
+    >>> problem.certificate(np.zeros((4, 3, 1)), np.mean(y, 0), beta=problem.beta_max).gap <= 1e-12
+    True
+    """
+
+    def __init__(
+        self,
+        design: TokenDesign,
+        loss: Loss,
+        penalty: Penalty,
+        Y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        intercept: bool = True,
+    ) -> None:
+        Y = np.asarray(Y, dtype=np.float64)
+        weight = (
+            np.ones(design.n_samples)
+            if sample_weight is None
+            else np.asarray(sample_weight, dtype=np.float64)
+        )
+        self._check(design, penalty, Y, weight)
+        loss.check_targets(Y, weight, intercept)
+        self.design, self.loss, self.penalty = design, loss, penalty
+        self.weight, self.intercept = weight, intercept
+        self.n_outputs = Y.shape[1]
+        self.shape = (design.n_groups, design.dim, self.n_outputs)
+        # Losses of a residual do not see a common shift: targets near zero round less.
+        self._shift = self._location(Y) if intercept and loss.translates else np.zeros(Y.shape[1])
+        self.Y = Y - self._shift
+        self.center = design.means(weight) if intercept else None
+
+    @staticmethod
+    def _check(design: TokenDesign, penalty: Penalty, Y: Array, weight: Array) -> None:
+        if Y.ndim != 2 or len(Y) != design.n_samples:
+            raise ValueError(f"Y must have shape ({design.n_samples}, c), got {Y.shape}.")
+        if weight.shape != (design.n_samples,):
+            raise ValueError(f"sample_weight must have shape ({len(Y)},), got {weight.shape}.")
+        if not (np.all(np.isfinite(weight)) and np.all(weight >= 0) and np.any(weight > 0)):
+            raise ValueError("sample_weight must be finite, not negative, and not all zero.")
+        if not np.all(np.isfinite(Y)):
+            raise ValueError("Y contains NaN or infinity.")
+        if penalty.weights is not None and len(penalty.weights) != design.n_groups:
+            raise ValueError(
+                f"The penalty has {len(penalty.weights)} weights for {design.n_groups} tokens."
+            )
+
+    def _location(self, Y: Array) -> Array:
+        first = Y[0]  # a constant target gives exactly zero
+        return first + self.loss.constant(Y - first, self.weight)
+
+    # Primal -----------------------------------------------------------------------------------
+
+    def scores(self, Z: Array) -> Array:
+        """Prediction without intercept, from centred columns: ``(N, c)``."""
+        groups = np.flatnonzero(np.any(Z, axis=(1, 2)))
+        S = self.design.predict(Z[groups], groups)
+        return S - self._lift(Z)
+
+    def _lift(self, Z: Array) -> Array:
+        """What centring takes from the scores, ``means . Z``: ``(c,)``."""
+        if self.center is None:
+            return np.zeros(self.n_outputs)
+        return np.tensordot(self.center, Z, axes=2)
+
+    def inner_intercept(self, Z: Array, b: Array) -> Array:
+        """The intercept that goes with `scores`."""
+        return b - self._shift + self._lift(Z)
+
+    def outer_intercept(self, Z: Array, b: Array) -> Array:
+        """The user's intercept, for raw X and Y."""
+        return b + self._shift - self._lift(Z)
+
+    def predict(self, Z: Array, b: Array) -> Array:
+        """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
+        return self.scores(Z) + self.inner_intercept(Z, b) + self._shift
+
+    def loss_value(self, F: Array) -> float:
+        """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""
+        return float(np.sum(self.weight @ self.loss.value(F, self.Y)))
+
+    def objective(self, Z: Array, b: Array, beta: float) -> float:
+        """``P(Z, b)``."""
+        F = self.scores(Z) + self.inner_intercept(Z, b)
+        return self.loss_value(F) + beta * self.penalty.value(Z)
+
+    # Intercept --------------------------------------------------------------------------------
+
+    def best_intercept(self, S: Array, b: Array) -> Array:
+        """Minimise the loss over the intercept at fixed scores `S`, starting from `b`."""
+        if not self.intercept:
+            return np.zeros(self.n_outputs)
+        closed = self.loss.intercept(S, self.Y, self.weight)
+        if closed is not None:
+            return closed
+        phi, e, size = self._slope(S, b)
+        for _ in range(100):
+            if np.all(np.abs(e) <= _ROUNDING * size):
+                break
+            step = self._intercept_step(S + b, e)
+            for _ in range(60):
+                trial = self._slope(S, b + step)
+                bad = (trial[0] > phi + _ROUNDING * np.abs(phi)) & (abs(trial[1]) > 0.5 * abs(e))
+                if not np.any(bad):
+                    break
+                step = np.where(bad, 0.5 * step, step)
+            else:
+                break
+            b = b + step
+            phi, e, size = trial
+        return b
+
+    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array]:
+        """Loss, minus its slope in the intercept, and the size of the slope's terms."""
+        F = S + b
+        V = self.weight[:, None] * self.loss.dual_point(F, self.Y)
+        return self.weight @ self.loss.value(F, self.Y), V.sum(axis=0), np.abs(V).sum(axis=0)
+
+    def _intercept_step(self, F: Array, e: Array) -> Array:
+        """Newton step of the intercept."""
+        H = self.weight[:, None] * self.loss.curvature(F, self.Y)
+        if self.loss.joint:
+            P = H / np.maximum(self.weight[:, None], np.finfo(float).tiny)
+            return np.linalg.lstsq(np.diag(H.sum(axis=0)) - H.T @ P, e, rcond=1e-14)[0]
+        h = H.sum(axis=0)
+        if np.any(h <= 0):  # every sample on a flat part
+            h = self.weight @ self.loss.curvature(F, self.Y, damping=1.0)
+        return e / h
+
+    # Dual -------------------------------------------------------------------------------------
+
+    @cached_property
+    def null_intercept(self) -> Array:
+        """Inner intercept of the model without tokens."""
+        if not self.intercept:
+            return np.zeros(self.n_outputs)
+        S = np.zeros_like(self.Y)
+        return self.best_intercept(S, self.loss.constant(self.Y, self.weight))
+
+    @cached_property
+    def _null(self) -> Array:
+        F = np.broadcast_to(self.null_intercept, self.Y.shape)
+        return self._balanced(F)
+
+    @cached_property
+    def beta_max(self) -> float:
+        """Smallest beta at which ``Z = 0`` is optimal."""
+        M = self.design.correlate(self._null)
+        return float(np.max(self.penalty.dual_norms(M), initial=0.0))
+
+    def _balanced(self, F: Array) -> Array:
+        """``V`` at scores `F`, made to sum to zero where there is an intercept."""
+        V = self.weight[:, None] * self.loss.dual_point(F, self.Y)
+        if not self.intercept:
+            return V
+        H = self.weight[:, None] * self.loss.curvature(F, self.Y)
+        if not self.loss.joint:
+            flat = H.sum(axis=0) <= 0
+            H[:, flat] = self.weight[:, None]
+        for _ in range(2):  # the second round removes the rounding of the first
+            e = V.sum(axis=0)
+            if self.loss.joint:
+                P = self.loss.curvature(F, self.Y)
+                step = self._intercept_step(F, e)
+                V = V - H * (step - P @ step[:, None])
+            else:
+                V = V - H * (e / H.sum(axis=0))
+        return V
+
+    def dual_point(self, F: Array) -> DualPoint:
+        """The dual point of inner scores `F`, repaired into the conjugate's domain."""
+        V = self._balanced(F)
+        lower, upper = self.loss.bounds(self.Y)
+        a = self.weight[:, None]
+        over = np.maximum(V - a * upper, a * lower - V)
+        if np.any(over > 0):  # move towards the null model's point, which is inside
+            V = self._mix_with_null(V, a * lower, a * upper)
+        M = self.design.correlate(V)
+        return DualPoint(V, M, self.penalty.dual_norms(M))
+
+    def _mix_with_null(self, V: Array, lower: Array, upper: Array) -> Array:
+        inside = np.clip(self._null, lower, upper)
+        room = np.where(V > inside, upper - inside, inside - lower)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(V != inside, room / np.abs(V - inside), 1.0)
+        t = min(1.0, float(np.min(ratio)))
+        return inside + t * (V - inside)
+
+    def dual_value(self, point: DualPoint, beta: float) -> float:
+        """Best dual value on the ray of `point`, scaled into the norm ball."""
+        by_output = self.penalty.separable and not self.loss.joint
+        norms = point.norms.max(axis=0 if by_output else None, initial=0.0)
+        with np.errstate(divide="ignore"):
+            limit = np.where(norms > 0, np.divide(beta, norms), np.inf)
+        a = self.weight[:, None]
+        V = np.divide(point.V, a, out=np.zeros_like(point.V), where=a > 0)
+        scale = np.minimum(self._ray(V, by_output), limit)
+        return float(np.sum(self.weight @ self.loss.dual_value(scale * V, self.Y)))
+
+    def _ray(self, V: Array, by_output: bool) -> Array:
+        """How far along its ray a dual point is best without the norm ball."""
+        if not self.loss.quadratic:
+            return np.ones(1)
+        top, bottom = self.weight @ (self.Y * V), self.weight @ (V * V)
+        if not by_output:
+            top, bottom = top.sum(keepdims=True), bottom.sum(keepdims=True)
+        return np.maximum(0.0, np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0))
+
+    def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
+        """Primal value and dual bound of a model, from nothing but its coefficients."""
+        S, b = self.scores(Z), self.inner_intercept(Z, b)
+        primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
+        point = self.dual_point(S + self.best_intercept(S, b))
+        return Certificate(primal, self.dual_value(point, beta), float(beta), self.beta_max)
+
+    # Second order -----------------------------------------------------------------------------
+
+    def quadratic(self, groups: Groups, F: Array, damping: float = 0.0) -> list[Array]:
+        """Hessians of the loss in the coefficients of `groups`, the intercept eliminated.
+
+        One ``(p, p)`` matrix per output, or a single one where all outputs have the same, or where
+        a joint loss couples them; then coefficients are ordered (group, output, channel).
+        """
+        H = self.loss.curvature(F, self.Y, damping)
+        if self.loss.joint:
+            return [self._joint_quadratic(groups, H)]
+        if self.loss.quadratic:
+            H = H[:, :1]
+        W = self.weight[:, None] * H
+        Q, q = self.design.gram(groups, W, self.center)
+        if self.intercept:
+            for j, total in enumerate(W.sum(axis=0)):
+                if total > 0:
+                    Q[j] -= np.outer(q[:, j], q[:, j] / total)
+        return list(Q)
+
+    def _joint_quadratic(self, groups: Groups, P: Array) -> Array:
+        c, p = self.n_outputs, len(groups) * self.design.dim
+        rows, cols = np.triu_indices(c, 1)
+        W = -self.weight[:, None] * P[:, rows] * P[:, cols]
+        blocks, q = self.design.gram(groups, W, self.center)
+        Q, Qb, Qbb = np.zeros((c, p, c, p)), np.zeros((c, p, c)), np.zeros((c, c))
+        for j, (low, high) in enumerate(zip(rows, cols, strict=True)):
+            for m, n in ((low, high), (high, low)):
+                Q[m, :, n], Qb[m, :, n], Qbb[m, n] = blocks[j], q[:, j], W[:, j].sum()
+                # diag(p) - p p' has zero row sums, which gives the diagonal
+                Q[m, :, m] -= blocks[j]
+                Qb[m, :, m] -= q[:, j]
+                Qbb[m, m] -= W[:, j].sum()
+        Q, Qb = Q.reshape(c * p, c * p), Qb.reshape(c * p, c)
+        if self.intercept:
+            Q -= Qb @ np.linalg.pinv(Qbb, rcond=1e-13, hermitian=True) @ Qb.T
+        order = np.arange(c * p).reshape(c, len(groups), -1).transpose(1, 0, 2).ravel()
+        return Q[np.ix_(order, order)]

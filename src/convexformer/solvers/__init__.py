@@ -1,0 +1,6 @@
+"""HOW it is minimised: one entry point, `solve`, and paths of it."""
+
+from .path import path_betas, solve, solve_path
+from .solution import Solution, TracePoint
+
+__all__ = ["Solution", "TracePoint", "path_betas", "solve", "solve_path"]

@@ -1,0 +1,1 @@
+from .proximal import minimise

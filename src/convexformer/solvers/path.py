@@ -1,0 +1,111 @@
+"""The entry points: one solve, and a warm-started path of solves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import Problem
+from . import newton, proximal
+from .solution import Callback, Clock, Iterate, Solution
+
+Array = NDArray[np.float64]
+Method = Literal["auto", "newton", "proximal"]
+
+
+def solve(
+    problem: Problem,
+    beta: float,
+    *,
+    tol: float = 1e-6,
+    max_iter: int = 10_000,
+    max_time: float | None = None,
+    init: Solution | None = None,
+    method: Method = "auto",
+    callback: Callback | None = None,
+) -> Solution:
+    """Minimise `problem` at penalty strength `beta` to a certified relative gap.
+
+    Parameters
+    ----------
+    problem : Problem
+    beta : float
+        Absolute penalty strength, positive (0 only where ``problem.beta_max`` is 0).
+    tol : float
+        Relative duality gap at which to stop.
+    max_iter : int
+    max_time : float, optional
+        Seconds.
+    init : Solution, optional
+        Warm start.
+    method : {"auto", "newton", "proximal"}
+        "auto" is Newton, with proximal steps where Newton stalls.
+    callback : callable, optional
+        Called with every :class:`TracePoint`.
+
+    Returns
+    -------
+    Solution
+        With ``converged=False`` and its true gap where the tolerance was not reached.
+    """
+    if not (np.isfinite(beta) and beta >= 0 and (beta > 0 or problem.beta_max == 0)):
+        raise ValueError(f"beta must be a positive number, got {beta!r}.")
+    clock = Clock(max_iter, max_time, callback)
+    if beta >= problem.beta_max:
+        at = Iterate.start(problem, None)
+        clock.record(at.gap(problem, problem.dual_point(at.S + at.b), beta), at.Z)
+    else:
+        at = _minimise(problem, beta, Iterate.start(problem, init), tol, clock, method)
+    b = problem.outer_intercept(at.Z, at.b)
+    certificate = problem.certificate(at.Z, b, beta)
+    converged = certificate.relative_gap <= tol
+    return Solution(at.Z, b, certificate, converged, clock.n_iter, clock.trace)
+
+
+def _minimise(
+    problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, method: Method
+) -> Iterate:
+    # The final certificate is computed afresh: aim a little below what it must show.
+    tol = 0.9 * tol
+    if method != "proximal":
+        at = newton.minimise(problem, beta, at, tol, clock)
+    if method == "proximal" or (method == "auto" and clock.trace[-1].relative_gap > tol):
+        at = proximal.minimise(problem, beta, at, tol, clock)
+    return at
+
+
+def path_betas(problem: Problem, n_betas: int = 30, eps: float = 0.02) -> Array:
+    """Geometric sequence from ``beta_max`` down to ``eps * beta_max``."""
+    return problem.beta_max * np.geomspace(1.0, eps, n_betas)
+
+
+def solve_path(
+    problem: Problem,
+    betas: Iterable[float],
+    *,
+    tol: float = 1e-6,
+    max_iter: int = 10_000,
+    max_time: float | None = None,
+    init: Solution | None = None,
+    method: Method = "auto",
+    callback: Callback | None = None,
+) -> Iterator[Solution]:
+    """Solve for every beta in turn, each started from the last; `max_time` is for all of them."""
+    clock = Clock(max_iter, max_time)
+    for beta in betas:
+        left = None if max_time is None else max(0.0, max_time - clock.seconds)
+        init = solve(
+            problem,
+            beta,
+            tol=tol,
+            max_iter=max_iter,
+            max_time=left,
+            init=init,
+            method=method,
+            callback=callback,
+        )
+        yield init

@@ -1,0 +1,114 @@
+"""What a solver returns, and the clock and trace that all solvers share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import Certificate, DualPoint, Problem
+
+Array = NDArray[np.float64]
+
+
+class TracePoint(NamedTuple):
+    """One line of a solver's trace; the gap is certified, not estimated."""
+
+    iteration: int
+    seconds: float
+    relative_gap: float
+    n_active: int
+
+
+Callback = Callable[[TracePoint], None]
+
+
+@dataclass
+class Solution:
+    """Coefficients with their proof.
+
+    Attributes
+    ----------
+    Z : ndarray of shape (groups, d, c)
+    intercept : ndarray of shape (c,)
+    certificate : Certificate
+        Computed in float64 from `Z` and `intercept` alone.
+    converged : bool
+        Whether the relative gap reached the tolerance.
+    n_iter : int
+    trace : list of TracePoint
+    """
+
+    Z: Array
+    intercept: Array
+    certificate: Certificate
+    converged: bool
+    n_iter: int
+    trace: list[TracePoint] = field(default_factory=list)
+
+
+@dataclass
+class Clock:
+    """Time and iterations a solve may spend, and the trace of what it reached."""
+
+    max_iter: int
+    max_time: float | None = None
+    callback: Callback | None = None
+    trace: list[TracePoint] = field(default_factory=list)
+    n_iter: int = 0
+    _start: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def expired(self) -> bool:
+        late = self.max_time is not None and self.seconds >= self.max_time
+        return late or self.n_iter >= self.max_iter
+
+    def record(self, relative_gap: float, Z: Array) -> None:
+        active = int(np.count_nonzero(np.any(Z, axis=(1, 2))))
+        point = TracePoint(self.n_iter, self.seconds, relative_gap, active)
+        self.trace.append(point)
+        if self.callback is not None:
+            self.callback(point)
+
+
+@dataclass
+class Iterate:
+    """Coefficients, their centred scores, the best intercept there, and the loss."""
+
+    Z: Array  # (groups, d, c)
+    S: Array  # (N, c)
+    b: Array  # (c,), inner
+    loss: float
+
+    @classmethod
+    def at(cls, problem: Problem, Z: Array, S: Array, b: Array) -> Iterate:
+        b = problem.best_intercept(S, b)
+        return cls(Z, S, b, problem.loss_value(S + b))
+
+    @classmethod
+    def start(cls, problem: Problem, init: Solution | None) -> Iterate:
+        if init is None:
+            Z = np.zeros(problem.shape)
+            return cls.at(problem, Z, np.zeros_like(problem.Y), problem.null_intercept)
+        if init.Z.shape != problem.shape:
+            raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
+        return cls.at(
+            problem, init.Z, problem.scores(init.Z), problem.inner_intercept(init.Z, init.intercept)
+        )
+
+    def primal(self, problem: Problem, beta: float) -> float:
+        return self.loss + beta * problem.penalty.value(self.Z)
+
+    def gap(self, problem: Problem, point: DualPoint, beta: float) -> float:
+        """Relative gap."""
+        primal = self.primal(problem, beta)
+        gap = primal - problem.dual_value(point, beta)
+        return gap / primal if primal > 0 else gap
