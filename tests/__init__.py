@@ -1,0 +1,1 @@
+"""Tests; a package so that the oracle and the generator can be shared."""
