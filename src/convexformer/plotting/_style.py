@@ -1,0 +1,182 @@
+"""One restrained look for every figure, applied inside a context and never globally."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from numpy.typing import ArrayLike, NDArray
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INK = "#262a33"
+MUTED = "#6b7280"
+FAINT = "#d5d9e0"
+ACCENT = "#0b5fa5"
+
+# Okabe and Ito's colour-blind-safe hues; yellow left out (too light for lines), darkened a little
+# so that labels in the same colour stay readable on white.
+HUES = (
+    "#0072b2",
+    "#d55e00",
+    "#007a5a",
+    "#b5518f",
+    "#8a6d00",
+    "#3f9bd1",
+    "#5b4b9a",
+    "#7a4a21",
+    "#4d4d4d",
+)
+
+STYLE: Any = {  # Any: the stubs type every key
+    "font.size": 10,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.labelsize": 10,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "text.color": INK,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+}
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Run a drawing method under :data:`STYLE`, leaving the user's settings alone."""
+
+    @functools.wraps(draw)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        with rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return wrapper
+
+
+def new_axes(width: float, height: float) -> Axes:
+    """Axes of exactly this size in inches on a new page; :func:`fit_page` adds the margins."""
+    from matplotlib import pyplot as plt  # pyplot chooses a backend: only when a figure is wanted
+
+    return plt.figure(figsize=(width, height)).add_axes((0.0, 0.0, 1.0, 1.0))
+
+
+def fit_page(ax: Axes, margin: float = 0.12) -> None:
+    """Grow the page of an `ax` from :func:`new_axes` until everything drawn is on it.
+
+    The axes keep their size in inches, so that cells and panels look alike in every figure,
+    however long the names around them are.
+    """
+    figure = root(ax)
+    width, height = figure.get_size_inches()
+    box = figure.get_tightbbox()  # inches
+    left, bottom = margin - min(box.x0, 0.0), margin - min(box.y0, 0.0)
+    page_width = left + max(box.x1, width) + margin
+    page_height = bottom + max(box.y1, height) + margin
+    figure.set_size_inches(page_width, page_height)
+    ax.set_position(
+        (left / page_width, bottom / page_height, width / page_width, height / page_height)
+    )
+
+
+def root(ax: Axes) -> Figure:
+    """The figure that `ax` is in, also where it is in a subfigure."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def bare(ax: Axes) -> None:
+    """Take away frame and tick marks: what is drawn is the frame."""
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+
+
+def footnote(ax: Axes, text: str, drop: float) -> Annotation:
+    """Write `text` small under `ax`, `drop` points below it, in lines about as wide as `ax`."""
+    inches = ax.get_position(original=True).width * root(ax).get_figwidth()
+    return ax.annotate(
+        textwrap.fill(text, width=max(40, int(19 * inches))),
+        xy=(0, 0),
+        xycoords="axes fraction",
+        xytext=(0, -drop),
+        textcoords="offset points",
+        ha="left",
+        va="top",
+        fontsize=7.5,
+        linespacing=1.4,
+        color=MUTED,
+    )
+
+
+def certificate_line(certificate: Any) -> str:
+    """One line that says what was proved."""
+    share = certificate.beta / certificate.beta_max if certificate.beta_max > 0 else 1.0
+    return (
+        f"Certificate: relative duality gap {certificate.relative_gap:.1e} at {share:.3g} β$_{{\\max}}$. "
+        "No model of this class can lower the objective by more than that fraction."
+    )
+
+
+def names_for(given: Sequence[Any] | None, count: int, prefix: str, what: str) -> list[str]:
+    """Names for `count` things: the given ones, checked, or `prefix` and a number from 0."""
+    if given is None:
+        return [f"{prefix}{k}" for k in range(count)]
+    names = [str(name) for name in given]
+    if len(names) != count:
+        raise ValueError(
+            f"{what} has {len(names)} names, the model has {count} {what}; give one name for each."
+        )
+    return names
+
+
+def listing(names: Sequence[str], most: int = 5) -> str:
+    """``"A"``, ``"A and B"``, ``"A, B and C"``; beyond `most`, the rest is counted."""
+    if len(names) > most:
+        return ", ".join(names[:most]) + f" and {len(names) - most} more"
+    if len(names) < 2:
+        return "".join(names)
+    return ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def spread(positions: ArrayLike, space: float, low: float, high: float) -> NDArray[np.float64]:
+    """Move `positions` apart until neighbours are `space` away, staying near where they were.
+
+    Pools of overlapping labels are centred on their mean: the least-squares solution of
+    ``min sum (q_i - p_i)^2`` subject to ``q_{i+1} - q_i >= space`` (isotonic regression of
+    ``p_i - i * space``), then shifted into ``[low, high]`` where it fits.
+    """
+    positions = np.asarray(positions, dtype=np.float64)
+    order = np.argsort(positions, kind="stable")
+    pools: list[tuple[float, int]] = []  # (mean, size)
+    for rank, i in enumerate(order):
+        mean, size = float(positions[i]) - rank * space, 1
+        while pools and pools[-1][0] > mean:
+            before, count = pools.pop()
+            mean, size = (before * count + mean * size) / (count + size), count + size
+        pools.append((mean, size))
+    base = np.concatenate([np.full(size, mean) for mean, size in pools]) if pools else np.zeros(0)
+    base = np.clip(base, low, max(low, high - (len(order) - 1) * space))
+    placed = np.empty(len(order))
+    placed[order] = base + space * np.arange(len(order))
+    return placed

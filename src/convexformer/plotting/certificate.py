@@ -1,0 +1,199 @@
+"""CertificateDisplay: how the proof of optimality came about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike, NDArray
+
+from ._style import (
+    ACCENT,
+    FAINT,
+    INK,
+    MUTED,
+    certificate_line,
+    fit_page,
+    footnote,
+    new_axes,
+    root,
+    styled,
+)
+
+Array = NDArray[np.float64]
+Against = Literal["seconds", "iterations"]
+
+FLOOR = 1e-16  # a log axis has no zero; gaps at or below rounding are drawn here
+
+
+class CertificateDisplay:
+    r"""Relative duality gap :math:`(P - D) / P` against time or iterations.
+
+    Parameters
+    ----------
+    iterations, seconds, relative_gaps : array-like of shape (m,)
+        The trace of a solve: a certified gap at each recorded moment.
+    tol : float, optional
+        The tolerance asked for, drawn as a line.
+    certificate : Certificate, optional
+        The final certificate, printed small under the axes.
+
+    Attributes
+    ----------
+    ax_, figure_, line_ : Axes, Figure, Line2D
+        What is drawn, and where.
+
+    Examples
+    --------
+    >>> from convexformer import CertificateDisplay
+    >>> display = CertificateDisplay([0, 1, 2], [0.0, 0.1, 0.2], [0.5, 1e-3, 2e-7], tol=1e-6)
+    >>> display.plot().ax_.get_title(loc="left")
+    'Proved optimal to 2.0e-07 in 0.20 s'
+    """
+
+    def __init__(
+        self,
+        iterations: ArrayLike,
+        seconds: ArrayLike,
+        relative_gaps: ArrayLike,
+        *,
+        tol: float | None = None,
+        certificate: Any = None,
+    ) -> None:
+        self.iterations: Array = np.asarray(iterations, dtype=np.float64)
+        self.seconds: Array = np.asarray(seconds, dtype=np.float64)
+        self.relative_gaps: Array = np.asarray(relative_gaps, dtype=np.float64)
+        shapes = {self.iterations.shape, self.seconds.shape, self.relative_gaps.shape}
+        if len(shapes) > 1 or self.iterations.ndim != 1 or not len(self.iterations):
+            raise ValueError(
+                "iterations, seconds and relative_gaps must be non-empty vectors of one length; "
+                f"got shapes {self.iterations.shape}, {self.seconds.shape} and "
+                f"{self.relative_gaps.shape}."
+            )
+        self.tol, self.certificate = tol, certificate
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        against: Against = "seconds",
+        ax: Axes | None = None,
+        title: str | None = None,
+    ) -> CertificateDisplay:
+        """Draw the trace of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            Anything with ``trace_``; ``tol`` and ``certificate_`` are used if there.
+        against, ax, title
+            See :meth:`plot`.
+        """
+        trace: Sequence[Any] | None = getattr(estimator, "trace_", None)
+        if not trace:
+            raise ValueError(
+                f"{type(estimator).__name__} has no trace_; fit it first (a model loaded from a "
+                "file carries its certificate but not its trace)."
+            )
+        display = cls(
+            [point.iteration for point in trace],
+            [point.seconds for point in trace],
+            [point.relative_gap for point in trace],
+            tol=getattr(estimator, "tol", None),
+            certificate=getattr(estimator, "certificate_", None),
+        )
+        return display.plot(ax, against=against, title=title)
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap that counts: the final certificate's, or the last of the trace."""
+        if self.certificate is not None:
+            return float(self.certificate.relative_gap)
+        return float(self.relative_gaps[-1])
+
+    @styled
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        against: Against = "seconds",
+        title: str | None = None,
+    ) -> CertificateDisplay:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            A new figure if omitted.
+        against : {"seconds", "iterations"}
+            What the horizontal axis counts.
+        title : str, optional
+            Instead of a title that says what was proved.
+
+        Returns
+        -------
+        CertificateDisplay
+            Itself.
+        """
+        if against not in ("seconds", "iterations"):
+            raise ValueError(f"against must be 'seconds' or 'iterations'; got {against!r}.")
+        x = self.seconds if against == "seconds" else self.iterations
+        self.ax_: Axes = new_axes(5.6, 3.0) if ax is None else ax
+        self.figure_: Figure = root(self.ax_)
+        drawn = np.maximum(self.relative_gaps, FLOOR)
+        self.line_: Line2D = self.ax_.plot(x, drawn, marker="o", markersize=3.5, color=ACCENT)[0]
+        self._axes(against)
+        self._last(x)
+        self.ax_.set_title(self._message() if title is None else title)
+        if self.certificate is not None:
+            footnote(self.ax_, certificate_line(self.certificate), drop=42)
+        if ax is None:
+            fit_page(self.ax_)
+        return self
+
+    def _axes(self, against: Against) -> None:
+        ax = self.ax_
+        ax.set_yscale("log")
+        ax.set_xlim(left=0)
+        ax.margins(x=0.08)
+        ax.grid(axis="y", color=FAINT, linewidth=0.6)
+        ax.minorticks_off()
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_xlabel(against)
+        ax.set_ylabel("relative duality gap")
+        if self.tol is not None and self.tol > 0:
+            ax.axhline(self.tol, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+            ax.annotate(
+                f"tolerance {self.tol:.0e}",
+                xy=(0, self.tol),
+                xycoords=("axes fraction", "data"),
+                xytext=(4, 3),
+                textcoords="offset points",
+                fontsize=8,
+                color=MUTED,
+            )
+
+    def _last(self, x: Array) -> None:
+        gap = max(float(self.relative_gaps[-1]), FLOOR)
+        self.ax_.plot(x[-1:], [gap], marker="o", markersize=7, color=ACCENT)
+        self.ax_.annotate(
+            f"{self.relative_gaps[-1]:.1e}",
+            xy=(x[-1], gap),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            annotation_clip=False,
+            fontsize=9,
+            color=INK,
+        )
+
+    def _message(self) -> str:
+        gap, seconds = self.relative_gap, self.seconds[-1]
+        if self.tol is not None and gap > self.tol:
+            return f"Stopped after {seconds:.2f} s at a gap of {gap:.1e}: not yet optimal"
+        return f"Proved optimal to {gap:.1e} in {seconds:.2f} s"

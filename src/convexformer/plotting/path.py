@@ -1,0 +1,305 @@
+"""PathDisplay: the order in which tokens enter as the penalty is relaxed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from mpl_toolkits.axes_grid1 import make_axes_locatable
+from numpy.typing import ArrayLike, NDArray
+
+from ._style import (
+    ACCENT,
+    FAINT,
+    HUES,
+    INK,
+    MUTED,
+    fit_page,
+    footnote,
+    listing,
+    names_for,
+    new_axes,
+    root,
+    spread,
+    styled,
+)
+
+Array = NDArray[np.float64]
+
+TICKS = [m * 10.0**e for e in range(-8, 1) for m in (1, 2, 5)]
+SCORE_SHARE = 0.45  # height of the panel of scores, over that of the norms
+PANEL_GAP = 0.12  # inches
+LABEL_SPACE = 11.5  # points between the baselines of two labels
+
+
+class PathDisplay:
+    r"""Token norms :math:`\|Z_k\|` against the penalty strength :math:`\beta/\beta_{max}`.
+
+    On the left, at :math:`\beta_{max}`, no token is used; to the right the penalty is relaxed and
+    tokens enter one after the other. Along the top: how many are used.
+
+    Parameters
+    ----------
+    betas : array-like of shape (B,)
+        Fractions of ``beta_max``, positive.
+    token_norms : array-like of shape (B, n)
+    token_names : sequence of str, optional
+        Numbered from 0 if omitted.
+    scores : array-like of shape (B,), optional
+        A score per beta, drawn in a panel below.
+    score_errors : array-like of shape (B,), optional
+        Standard errors of `scores`, drawn as a band.
+    score_name : str
+    marks : mapping of str to float, optional
+        Betas to mark by a vertical line, by the name to write on it.
+    worst_gap : float, optional
+        Largest relative duality gap along the path, printed small.
+
+    Attributes
+    ----------
+    n_tokens_used : ndarray of shape (B,)
+    ax_, figure_ : Axes, Figure
+    score_ax_ : Axes or None
+        The lower panel, where there are scores.
+    lines_ : list of Line2D
+        One per token.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer import PathDisplay
+    >>> norms = np.array([[0.0, 0.0], [0.0, 0.5], [0.2, 0.9]])
+    >>> display = PathDisplay([1.0, 0.5, 0.25], norms, token_names=["P1", "P2"]).plot()
+    >>> display.ax_.get_title(loc="left")
+    'P2 enters first, then P1'
+    """
+
+    def __init__(
+        self,
+        betas: ArrayLike,
+        token_norms: ArrayLike,
+        *,
+        token_names: Sequence[Any] | None = None,
+        scores: ArrayLike | None = None,
+        score_errors: ArrayLike | None = None,
+        score_name: str = "score",
+        marks: Mapping[str, float] | None = None,
+        worst_gap: float | None = None,
+    ) -> None:
+        betas, norms = np.asarray(betas, dtype=np.float64), np.asarray(token_norms, np.float64)
+        if betas.ndim != 1 or norms.ndim != 2 or len(betas) != len(norms) or not len(betas):
+            raise ValueError(
+                "betas must be a non-empty vector (B,) and token_norms a matrix (B, n); "
+                f"got shapes {betas.shape} and {norms.shape}."
+            )
+        if not np.all(betas > 0):
+            raise ValueError("betas must be positive: the axis is logarithmic. Leave beta = 0 out.")
+        order = np.argsort(-betas, kind="stable")
+        self.betas: Array = betas[order]
+        self.token_norms: Array = norms[order]
+        self.token_names = names_for(token_names, norms.shape[1], "", "tokens")
+        self.scores = self._per_beta(scores, order, "scores")
+        self.score_errors = self._per_beta(score_errors, order, "score_errors")
+        self.score_name, self.marks, self.worst_gap = score_name, dict(marks or {}), worst_gap
+        self.n_tokens_used: NDArray[np.int64] = np.count_nonzero(self.token_norms, axis=1)
+
+    @staticmethod
+    def _per_beta(values: ArrayLike | None, order: NDArray[np.intp], what: str) -> Array | None:
+        if values is None:
+            return None
+        values = np.asarray(values, dtype=np.float64)
+        if values.shape != order.shape:
+            raise ValueError(
+                f"{what} must have one value per beta, {order.shape}; got {values.shape}."
+            )
+        return values[order]
+
+    @styled
+    def plot(self, ax: Axes | None = None, *, title: str | None = None) -> PathDisplay:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where the norms go (scores hang below it); a new figure if omitted.
+        title : str, optional
+            Instead of a title that names the tokens in order of entry.
+
+        Returns
+        -------
+        PathDisplay
+            Itself.
+        """
+        self.ax_: Axes = new_axes(6.2, 3.4 if self.scores is None else 4.8) if ax is None else ax
+        self.figure_: Figure = root(self.ax_)
+        self.score_ax_: Axes | None = None
+        self._norms()
+        bottom = self.ax_
+        if self.scores is not None:
+            bottom = self.score_ax_ = make_axes_locatable(self.ax_).append_axes(
+                "bottom", f"{SCORE_SHARE:.0%}", pad=PANEL_GAP, sharex=self.ax_
+            )
+            self._scores(bottom)
+            self.ax_.tick_params(labelbottom=False)
+        self._beta_axis(bottom)
+        self._counts()
+        self._marks(bottom)
+        self.ax_.set_title(self._message() if title is None else title, pad=22)
+        if self.worst_gap is not None:
+            text = (
+                f"Each of the {len(self.betas)} models is a certified optimum: "
+                f"relative duality gap at most {self.worst_gap:.1e}."
+            )
+            footnote(bottom, text, drop=40)
+        if ax is None:
+            fit_page(self.ax_)
+        return self
+
+    def _prominent(self) -> list[int]:
+        """The tokens that get a colour and a label: the largest at the right end."""
+        order = np.argsort(-self.token_norms[-1], kind="stable")
+        return [int(k) for k in order[: len(HUES)] if self.token_norms[-1, k] > 0]
+
+    def _norms(self) -> None:
+        ax, prominent = self.ax_, self._prominent()
+        colors = {k: HUES[i] for i, k in enumerate(prominent)}
+        self.lines_: list[Line2D] = []
+        for k, name in enumerate(self.token_names):
+            look: dict[str, Any] = {"color": "#b4bac4", "linewidth": 0.9, "zorder": 1.5}
+            if k in colors:
+                look = {"color": colors[k]}
+            (line,) = ax.plot(self.betas, _from_entry(self.token_norms[:, k]), label=name, **look)
+            self.lines_.append(line)
+        ax.set_ylim(0, 1.06 * (self.token_norms.max() or 1.0))
+        ax.set_ylabel("token norm")
+        ax.grid(axis="y", color=FAINT, linewidth=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+        self._labels(prominent, colors)
+
+    def _labels(self, prominent: Sequence[int], colors: Mapping[int, str]) -> None:
+        """Names at the right ends, moved apart where lines end close together."""
+        ax, ends = self.ax_, self.token_norms[-1, list(prominent)]
+        low, high = ax.get_ylim()
+        per_point = (high - low) / (72 * self._height())
+        places = spread(ends, LABEL_SPACE * per_point, low, high)
+        for k, end, place in zip(prominent, ends, places, strict=True):
+            ax.annotate(
+                self.token_names[k],
+                xy=(self.betas[-1], end),
+                xytext=(10, (place - end) / per_point),
+                textcoords="offset points",
+                va="center",
+                fontsize=9.5,
+                fontweight="bold",
+                color=colors[k],
+                annotation_clip=False,
+            )
+        hidden = int(np.count_nonzero(self.token_norms[-1])) - len(prominent)
+        if hidden > 0:
+            place = min(places) if len(places) else high
+            ax.annotate(
+                f"{hidden} more",
+                xy=(self.betas[-1], max(low, place - 1.3 * LABEL_SPACE * per_point)),
+                xytext=(10, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                color=MUTED,
+                annotation_clip=False,
+            )
+
+    def _height(self) -> float:
+        """Height in inches of the panel of norms, as far as it is known before layout."""
+        height = float(self.ax_.get_position(original=True).height * self.figure_.get_figheight())
+        return height if self.scores is None else (height - PANEL_GAP) / (1 + SCORE_SHARE)
+
+    def _scores(self, ax: Axes) -> None:
+        assert self.scores is not None
+        ax.plot(self.betas, self.scores, color=ACCENT, marker="o", markersize=3)
+        if self.score_errors is not None:
+            low, high = self.scores - self.score_errors, self.scores + self.score_errors
+            ax.fill_between(self.betas, low, high, color=ACCENT, alpha=0.15, linewidth=0)
+        ax.set_ylabel(self.score_name)
+        ax.grid(axis="y", color=FAINT, linewidth=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.locator_params(axis="y", nbins=4)
+
+    def _beta_axis(self, bottom: Axes) -> None:
+        """Logarithmic, from beta_max on the left to weak penalties on the right."""
+        high, low = self.betas[0], self.betas[-1]
+        if low == high:
+            low, high = low / 1.5, high * 1.5
+        self.ax_.set_xscale("log")
+        self.ax_.set_xlim(high, low)
+        ticks = [tick for tick in TICKS if 0.999 * low <= tick <= 1.001 * high]
+        self.ax_.xaxis.set_major_locator(FixedLocator(ticks))
+        self.ax_.xaxis.set_minor_locator(NullLocator())
+        self.ax_.xaxis.set_major_formatter(FuncFormatter(lambda beta, _: f"{beta:g}"))
+        bottom.set_xlabel(r"penalty strength  β / β$_{\max}$   (weaker →)")
+
+    def _counts(self) -> None:
+        """Number of tokens used, written along the top where there is room."""
+        top = self.ax_.get_xaxis_transform()
+        span = np.log(self.betas[0] / self.betas[-1]) or 1.0
+        last = -np.inf
+        for beta, count in zip(self.betas, self.n_tokens_used, strict=True):
+            place = np.log(self.betas[0] / beta) / span
+            if place - last < 0.055:
+                continue
+            last = place
+            self.ax_.text(
+                beta, 1.015, str(count), transform=top, ha="center", fontsize=8, color=MUTED
+            )
+        self.ax_.annotate(
+            "tokens used",
+            xy=(0, 1.015),
+            xycoords="axes fraction",
+            xytext=(-10, 0),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=MUTED,
+        )
+
+    def _marks(self, bottom: Axes) -> None:
+        for name, beta in self.marks.items():
+            for ax in {id(a): a for a in (self.ax_, bottom)}.values():
+                ax.axvline(beta, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+            self.ax_.annotate(
+                name,
+                xy=(beta, 0.97),
+                xycoords=("data", "axes fraction"),
+                xytext=(-4, 0),
+                textcoords="offset points",
+                ha="right",
+                va="top",
+                fontsize=8.5,
+                color=INK,
+            )
+
+    def entry_order(self) -> list[str]:
+        """Names of the tokens in the order in which they enter (largest first where they tie)."""
+        used = self.token_norms > 0
+        entered = np.flatnonzero(used.any(axis=0))
+        first = used.argmax(axis=0)
+        key = [(int(first[k]), -float(self.token_norms[first[k], k])) for k in entered]
+        return [self.token_names[entered[i]] for i in sorted(range(len(key)), key=key.__getitem__)]
+
+    def _message(self) -> str:
+        order = self.entry_order()
+        if not order:
+            return "No token enters: every β is at or above β$_{\\max}$"
+        if len(order) == 1:
+            return f"{order[0]} is the only token to enter"
+        return f"{order[0]} enters first, then {listing(order[1:4])}"
+
+
+def _from_entry(norms: Array) -> Array:
+    """`norms` without the zeros that lead up to a token's entry, but for the last of them."""
+    first = int(np.argmax(norms > 0)) if np.any(norms > 0) else len(norms)
+    return np.where(np.arange(len(norms)) >= first - 1, norms, np.nan)

@@ -1,0 +1,344 @@
+"""TokenMapDisplay: which tokens a model uses, and what it reads in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from mpl_toolkits.axes_grid1 import make_axes_locatable
+from numpy.typing import ArrayLike, NDArray
+
+from ._style import (
+    ACCENT,
+    FAINT,
+    INK,
+    MUTED,
+    bare,
+    certificate_line,
+    fit_page,
+    footnote,
+    listing,
+    names_for,
+    new_axes,
+    root,
+    styled,
+)
+
+Array = NDArray[np.float64]
+Kind = Literal["auto", "bars", "channels", "outputs"]
+
+KINDS = ("auto", "bars", "channels", "outputs")
+MANY_CHANNELS = 64  # beyond this, rows of a heat map can no longer be told apart
+MANY_TOKENS = 24  # beyond this, names are turned and values no longer printed
+BARS_INCHES = 0.9
+NO_TOKENS = 80  # beyond this, only some of the names are printed
+
+
+class TokenMapDisplay:
+    r"""Map of a model's tokens: norms as bars over a heat map of what they consist of.
+
+    The height of a bar is the token's norm over all outputs and channels,
+    :math:`\|Z_k\|_F = (\sum_l \sum_j Z_{kjl}^2)^{1/2}`; a token without a bar is not used at all.
+
+    Parameters
+    ----------
+    coef : array-like of shape (c, n, d)
+        Coefficients by output, token and channel.
+    token_names, channel_names, output_names : sequence of str, optional
+        Names along the three axes; numbered from 0 if omitted.
+    certificate : Certificate, optional
+        Printed small under the map.
+    unit : str
+        What a coefficient means, for the label of the colour bar.
+
+    Attributes
+    ----------
+    token_norms : ndarray of shape (n,)
+        Norm of each token over outputs and channels: the bars.
+    output_norms : ndarray of shape (c, n)
+        Norm of each token in each output.
+    ax_, figure_ : Axes, Figure
+        Where the map is drawn.
+    bars_ax_ : Axes
+        Where the bars are drawn.
+    bars_, image_ : BarContainer, QuadMesh or None
+        What is drawn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer import TokenMapDisplay
+    >>> coef = np.zeros((1, 4, 3))
+    >>> coef[0, 1] = [2.0, -1.0, -1.0]
+    >>> display = TokenMapDisplay(coef, token_names=["P1", "P2", "P3", "P4"]).plot()
+    >>> display.ax_.figure is display.figure_
+    True
+    >>> display.token_norms.round(2)
+    array([0.  , 2.45, 0.  , 0.  ])
+    """
+
+    def __init__(
+        self,
+        coef: ArrayLike,
+        *,
+        token_names: Sequence[Any] | None = None,
+        channel_names: Sequence[Any] | None = None,
+        output_names: Sequence[Any] | None = None,
+        certificate: Any = None,
+        unit: str = "coefficient",
+    ) -> None:
+        self.coef: Array = np.asarray(coef, dtype=np.float64)
+        if self.coef.ndim != 3:
+            raise ValueError(f"coef must have shape (c, n, d), got shape {self.coef.shape}.")
+        c, n, d = self.coef.shape
+        self.token_names = names_for(token_names, n, "", "tokens")
+        self.channel_names = names_for(channel_names, d, "", "channels")
+        self.output_names = names_for(output_names, c, "", "outputs")
+        self.certificate, self.unit = certificate, unit
+        self.output_norms: Array = np.linalg.norm(self.coef, axis=2)
+        self.token_norms: Array = np.linalg.norm(self.output_norms, axis=0)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        tokens: Sequence[Any] | None = None,
+        channels: Sequence[Any] | None = None,
+        outputs: Sequence[Any] | None = None,
+        output: int | None = None,
+        ax: Axes | None = None,
+        kind: Kind = "auto",
+        channel_groups: Mapping[str, Sequence[str]] | None = None,
+        title: str | None = None,
+    ) -> TokenMapDisplay:
+        """Draw the tokens of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            Anything with ``coef_ (c, n, d)``; ``certificate_`` and ``classes_`` are used if there.
+        tokens, channels, outputs : sequence of str, optional
+            Names of tokens, channels and outputs. A binary classifier has one output, the log-odds
+            of its second class: give the names of both classes.
+        output : int, optional
+            Draw this output alone.
+        ax, kind, channel_groups, title
+            See :meth:`plot`.
+        """
+        if not hasattr(estimator, "coef_"):
+            raise ValueError(f"{type(estimator).__name__} is not fitted yet; call fit first.")
+        coef = np.asarray(estimator.coef_)
+        classes = getattr(estimator, "classes_", None)
+        names = list(outputs) if outputs is not None else _default_outputs(classes, len(coef))
+        unit = "coefficient"
+        if classes is not None:
+            unit = "contribution to the log-odds"
+            if len(coef) == 1 and names is not None and len(names) == 2:
+                unit += f" of “{names[1]}”"
+                names = names[1:]
+        if output is not None:
+            names = [names_for(names, len(coef), "", "outputs")[output]]
+            coef = coef[[output]]
+        display = cls(
+            coef,
+            token_names=tokens,
+            channel_names=channels,
+            output_names=names,
+            certificate=getattr(estimator, "certificate_", None),
+            unit=unit,
+        )
+        return display.plot(ax, kind=kind, channel_groups=channel_groups, title=title)
+
+    @property
+    def tokens_used(self) -> list[str]:
+        """Names of the tokens with a nonzero norm, largest first."""
+        order = np.argsort(-self.token_norms, kind="stable")
+        return [self.token_names[k] for k in order if self.token_norms[k] > 0]
+
+    @styled
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        kind: Kind = "auto",
+        channel_groups: Mapping[str, Sequence[str]] | None = None,
+        title: str | None = None,
+    ) -> TokenMapDisplay:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where the map goes (the bars sit on top of it); a new figure if omitted.
+        kind : {"auto", "bars", "channels", "outputs"}
+            "channels": heat map channels x tokens, for one output. "outputs": heat map of norms,
+            outputs x tokens. "bars": norms alone. "auto" chooses by shape.
+        channel_groups : mapping of str to sequence of str, optional
+            Channels to put together, in this order, under the name of their group.
+        title : str, optional
+            Instead of a title that names the tokens used.
+
+        Returns
+        -------
+        TokenMapDisplay
+            Itself.
+        """
+        kind = self._kind(kind)
+        order, groups = self._arranged(channel_groups)
+        rows = {"channels": len(order), "outputs": len(self.coef), "bars": 0}[kind]
+        self.ax_: Axes = new_axes(*self._size(rows)) if ax is None else ax
+        self.figure_: Figure = root(self.ax_)
+        self.image_: QuadMesh | None = None
+        self.bars_ax_: Axes = self.ax_
+        self._divider = make_axes_locatable(self.ax_)
+        if kind == "channels":
+            self._heat(self.coef[0].T[order], [self.channel_names[j] for j in order], signed=True)
+            self._bracket(groups)
+        elif kind == "outputs":
+            self._heat(self.output_norms, self.output_names, signed=False)
+        if kind != "bars":
+            self.bars_ax_ = self._divider.append_axes("top", BARS_INCHES, pad=0.06, sharex=self.ax_)
+        self._bars()
+        self._tokens_axis()
+        self.bars_ax_.set_title(self._message() if title is None else title)
+        if self.certificate is not None:
+            turned = len(self.token_names) > MANY_TOKENS
+            footnote(self.ax_, certificate_line(self.certificate), drop=42 if turned else 30)
+        if ax is None:
+            fit_page(self.ax_)
+        return self
+
+    def _kind(self, kind: Kind) -> Kind:
+        c, _, d = self.coef.shape
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}.")
+        if kind == "channels" and c > 1:
+            raise ValueError(f"kind='channels' shows one output and there are {c}; give output=.")
+        if kind != "auto":
+            return kind
+        if c > 1:
+            return "outputs"
+        return "channels" if 1 < d <= MANY_CHANNELS else "bars"
+
+    def _size(self, rows: int) -> tuple[float, float]:
+        """Inches, by the number of cells; few of them are drawn larger, many smaller."""
+        width = float(np.clip(0.48 * len(self.token_names), 4.0, 10.5))
+        if rows == 0:
+            return width, 1.6
+        return width, BARS_INCHES + 0.06 + float(np.clip(0.25 * rows, 0.9, 9.0))
+
+    def _arranged(
+        self, groups: Mapping[str, Sequence[str]] | None
+    ) -> tuple[list[int], list[tuple[str, int]]]:
+        """Order of the channels, and (name, size) of each group; what is in no group comes last."""
+        index = {name: j for j, name in enumerate(self.channel_names)}
+        if groups is None:
+            return list(index.values()), []
+        unknown = [str(ch) for members in groups.values() for ch in members if ch not in index]
+        if unknown:
+            raise ValueError(
+                f"channel_groups names {listing(unknown)}, which the model does not have; "
+                f"its channels are {', '.join(index)}."
+            )
+        order = [index[ch] for members in groups.values() for ch in members]
+        rest = [j for j in index.values() if j not in set(order)]
+        sizes = [(name, len(members)) for name, members in groups.items()]
+        return order + rest, sizes + ([("other", len(rest))] if rest else [])
+
+    def _heat(self, values: Array, names: Sequence[str], *, signed: bool) -> None:
+        """Heat map, first row on top: diverging about zero, or from zero up for norms."""
+        ax, largest = self.ax_, float(np.abs(values).max(initial=0.0)) or 1.0
+        self.image_ = ax.pcolormesh(
+            np.arange(values.shape[1] + 1) - 0.5,
+            np.arange(values.shape[0] + 1) - 0.5,
+            values,
+            cmap="RdBu_r" if signed else "Blues",
+            vmin=-largest if signed else 0.0,
+            vmax=largest,
+            edgecolor="white",
+            linewidth=0.6 if values.shape[1] <= NO_TOKENS else 0.0,
+        )
+        ax.set_ylim(len(names) - 0.5, -0.5)
+        ax.set_yticks(range(len(names)), names)
+        bare(ax)
+        bar = self.figure_.colorbar(
+            self.image_, cax=self._divider.append_axes("right", 0.11, pad=0.15)
+        )
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(length=0, labelsize=8)
+        bar.ax.locator_params(nbins=5)
+        bar.set_label(self.unit if signed else "token norm", fontsize=9)
+
+    def _bracket(self, groups: Sequence[tuple[str, int]]) -> None:
+        """Names of the channel groups left of the channels, white gaps between the groups."""
+        start = 0
+        for name, size in groups:
+            self.ax_.annotate(
+                name,
+                xy=(0, start + (size - 1) / 2),
+                xycoords=("axes fraction", "data"),
+                xytext=(-26, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=9,
+                color=MUTED,
+            )
+            start += size
+            if start < len(self.channel_names):
+                self.ax_.axhline(start - 0.5, color="white", linewidth=3.5)
+
+    def _bars(self) -> None:
+        ax, norms = self.bars_ax_, self.token_norms
+        self.bars_: BarContainer = ax.bar(range(len(norms)), norms, width=0.72, color=ACCENT)
+        if len(norms) <= MANY_TOKENS:
+            values = [f"{norm:.2g}" if norm > 0 else "" for norm in norms]
+            ax.bar_label(self.bars_, values, padding=2, fontsize=8, color=MUTED)
+        ax.set_ylim(0, 1.15 * (norms.max(initial=0.0) or 1.0))
+        ax.set_yticks([])
+        ax.spines[["left", "top", "right"]].set_visible(False)
+        ax.spines["bottom"].set_color(FAINT)
+        ax.set_ylabel("token norm", fontsize=9, color=MUTED)
+
+    def _tokens_axis(self) -> None:
+        """Names under the map; those of unused tokens are pale."""
+        n = len(self.token_names)
+        shown = range(0, n, -(-n // NO_TOKENS))
+        turned = n > MANY_TOKENS
+        self.ax_.set_xlim(-0.5, n - 0.5)
+        self.ax_.set_xticks(
+            shown,
+            [self.token_names[k] for k in shown],
+            rotation=90 if turned else 0,
+            fontsize=7.5 if turned else 9.5,
+        )
+        self.ax_.tick_params(axis="x", length=0, labelbottom=True)
+        for k, label in zip(shown, self.ax_.get_xticklabels(), strict=True):
+            used = self.token_norms[k] > 0
+            label.set_color(INK if used else "#a5abb6")
+        if self.bars_ax_ is not self.ax_:
+            self.bars_ax_.tick_params(axis="x", length=0, labelbottom=False)
+
+    def _message(self) -> str:
+        used, n = self.tokens_used, len(self.token_names)
+        if not used:
+            return "No token is used: β is at or above β$_{\\max}$"
+        if len(used) < n and len(used) <= 5:
+            verb = "uses one token of" if len(used) == 1 else f"uses {len(used)} tokens of"
+            return f"The optimum {verb} {n}: {listing(used)}"
+        top = listing(used[:2])
+        return f"{top} weigh most; {len(used)} of {n} tokens are used" if n > 1 else "One token"
+
+
+def _default_outputs(classes: Any, n_outputs: int) -> list[Any] | None:
+    """Class labels, where they match the outputs (or a binary classifier's one output)."""
+    if classes is None or isinstance(classes, list):  # multilabel: one set of classes per output
+        return None
+    fits = len(classes) == n_outputs or (len(classes) == 2 and n_outputs == 1)
+    return list(classes) if fits else None
