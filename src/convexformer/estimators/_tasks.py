@@ -1,0 +1,334 @@
+"""The two tasks: how targets become a loss, and scores become predictions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from scipy.special import expit, log_expit, log_softmax, softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import assert_all_finite, check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+
+from ..problem import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from ._validation import Array, as_numpy, check_choice, check_positive
+
+LOG_TINY = float(np.log(np.finfo(np.float64).eps))
+"""Floor of a log-probability in scores, as in scikit-learn's log loss."""
+
+
+class Regression(RegressorMixin):
+    """Real-valued targets ``y (N,)`` or ``(N, c)``."""
+
+    _losses: ClassVar = ("squared", "huber", "poisson")
+
+    loss: str
+    huber_delta: float
+
+    def _check_task_parameters(self) -> None:
+        check_choice("loss", self.loss, self._losses)
+        check_positive("huber_delta", self.huber_delta)
+
+    def _read_targets(self, y: Any) -> tuple[Array, Array]:
+        """`y` as passed, in float64, and the same as ``(N, c)``."""
+        _refuse_missing(self, y)
+        y = check_array(
+            as_numpy(y, "y"), ensure_2d=False, dtype=np.float64, input_name="y", estimator=self
+        )
+        if self.loss == "poisson" and np.any(y < 0):
+            raise ValueError(
+                f"loss='poisson' needs counts y >= 0, got {y.min():g}. Use loss='squared' or "
+                "'huber' for targets that may be negative."
+            )
+        self._targets = "one" if y.ndim == 1 else "several"
+        return y, y.reshape(len(y), -1)
+
+    def _task_weight(self, y: NDArray, weight: Array | None) -> Array | None:
+        return weight
+
+    def _task_loss(self) -> Loss:
+        if self.loss == "huber":
+            return Huber(self.huber_delta)
+        return Poisson() if self.loss == "poisson" else Squared()
+
+    def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
+        """Outputs whose loss has a finite minimiser."""
+        if self.loss != "poisson":
+            return np.ones(Y.shape[1], dtype=bool)
+        return np.average(Y, axis=0, weights=weight) > 0
+
+    def _unsolvable(self, outputs: NDArray) -> str:
+        return (
+            f"All counts of output {outputs.tolist()} are zero: with an intercept the Poisson loss "
+            "has no finite minimiser. Drop such outputs, or set fit_intercept=False."
+        )
+
+    def _fill_intercept(self, Y: Array) -> Array | None:
+        return None  # a count that was never seen: no sensible prediction
+
+    def _score_default(self, F: Array, Y: Array, weight: Array | None) -> float:
+        """Minus the mean loss of scores `F`."""
+        losses = self._task_loss().value(F, Y).mean(axis=1)
+        return -float(np.average(losses, weights=weight))
+
+    def predict(self, X: Any, mask: Any = None) -> Array:
+        """Predict targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            The scores, or their exponential (a rate) for ``loss="poisson"``.
+        """
+        F = self._scores(X, mask)
+        if self.loss == "poisson":
+            F = np.exp(F)
+        return F[:, 0] if self._targets == "one" else F
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> float:
+        """Coefficient of determination R² of the predictions.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array-like of shape (n_samples,), optional
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        float
+        """
+        return float(r2_score(as_numpy(y, "y"), self.predict(X, mask), sample_weight=sample_weight))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.positive_only = self.loss == "poisson"
+        return tags
+
+
+class Classification(ClassifierMixin):
+    """Class labels ``y (N,)``, or an indicator matrix ``(N, c)`` of several labels."""
+
+    class_weight: Any
+    classes_: NDArray
+
+    def _check_task_parameters(self) -> None:
+        weight = self.class_weight
+        if not (weight is None or isinstance(weight, dict)):
+            check_choice("class_weight", weight, ("balanced",))
+
+    def _read_targets(self, y: Any) -> tuple[NDArray, Array]:
+        """`y` validated, and as ±1 ``(N, 1)``, one-hot ``(N, c)`` or ±1 ``(N, c)``."""
+        _refuse_missing(self, y)
+        y = as_numpy(y, "y")
+        y = y.toarray() if issparse(y) else y
+        check_classification_targets(y)
+        kind = type_of_target(y, input_name="y")
+        if kind == "multilabel-indicator":
+            return self._read_multilabel(np.asarray(y))
+        if kind == "multiclass-multioutput":
+            raise ValueError(
+                f"y of shape {np.shape(y)} holds several multiclass targets. Fit one classifier "
+                "per column (sklearn.multioutput.MultiOutputClassifier), or pass 0/1 indicators."
+            )
+        y = column_or_1d(y, warn=True)
+        if y.dtype.kind in "fc":
+            assert_all_finite(y, input_name="y")
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y has only one class, {self.classes_[0]!r}: a classifier needs samples of at "
+                "least two classes. Add samples of another class."
+            )
+        self._targets = "binary" if len(self.classes_) == 2 else "multiclass"
+        if self._targets == "binary":
+            return y, np.where(codes > 0, 1.0, -1.0)[:, None]
+        return y, np.eye(len(self.classes_))[codes]
+
+    def _read_multilabel(self, y: NDArray) -> tuple[NDArray, Array]:
+        if not np.all((y == 0) | (y == 1)):
+            raise ValueError("A multilabel y must be an indicator matrix of 0 and 1.")
+        if self.class_weight is not None:
+            raise ValueError(
+                "class_weight is not defined for a multilabel y, whose samples belong to several "
+                "classes. Use sample_weight, or fit one classifier per label."
+            )
+        self._targets = "multilabel"
+        self.classes_ = np.arange(y.shape[1])
+        return y.astype(np.int64), 2.0 * y - 1.0
+
+    def _task_loss(self) -> Loss:
+        return Softmax() if self._targets == "multiclass" else Logistic()
+
+    def _task_weight(self, y: NDArray, weight: Array | None) -> Array | None:
+        """Sample weights times class weights."""
+        if self.class_weight is None:
+            return weight
+        codes = np.searchsorted(self.classes_, y)
+        base: Array = np.ones(len(y)) if weight is None else weight
+        mass = np.array([base[codes == k].sum() for k in range(len(self.classes_))])
+        return np.multiply(base, self._class_weights(mass)[codes])
+
+    def _class_weights(self, mass: Array) -> Array:
+        """Weight of every class; "balanced" gives present classes the same total weight."""
+        if isinstance(self.class_weight, dict):
+            classes = self.classes_.tolist()
+            unknown = [key for key in self.class_weight if key not in classes]
+            if unknown:
+                raise ValueError(
+                    f"class_weight names classes {unknown} that are not in y, whose classes are "
+                    f"{classes}. Remove or rename them."
+                )
+            for key, value in self.class_weight.items():
+                check_positive(
+                    f"class_weight[{key!r}]", value, "Remove the samples of a class to ignore it."
+                )
+            return np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
+        share = mass.sum() / np.count_nonzero(mass)
+        return np.divide(share, mass, out=np.zeros_like(mass), where=mass > 0)
+
+    def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
+        """Outputs whose loss has a finite minimiser: both signs, or the class, are present."""
+        present = Y if weight is None else Y[weight > 0]
+        if self._targets == "multiclass":
+            seen = np.any(present > 0, axis=0)
+            return seen if np.count_nonzero(seen) > 1 else np.zeros_like(seen)
+        return np.any(present > 0, axis=0) & np.any(present < 0, axis=0)
+
+    def _unsolvable(self, outputs: NDArray) -> str:
+        names = self.classes_[outputs].tolist()
+        if self._targets == "multilabel":
+            return (
+                f"Labels {names} of y are the same in every sample of positive weight, so they "
+                "have no class to tell from another. Drop these columns of y, or add samples."
+            )
+        return (
+            f"After sample_weight, y has fewer classes than in classes_ {self.classes_.tolist()}: "
+            "some class has no sample of positive weight. Drop its samples, or weigh them."
+        )
+
+    def _fill_intercept(self, Y: Array) -> Array | None:
+        """Intercepts that give an absent class probability 0 (and an ever-present label 1)."""
+        if self._targets == "multiclass":
+            return np.full(Y.shape[1], -np.inf)
+        return np.where(np.all(Y > 0, axis=0), np.inf, -np.inf)
+
+    def _score_default(self, F: Array, Y: Array, weight: Array | None) -> float:
+        """Minus the mean log loss of scores `F`, log-probabilities floored as in scikit-learn."""
+        if self._targets == "multiclass":
+            log_p = log_softmax(F, axis=1)[Y > 0]  # one entry per row
+        else:
+            log_p = log_expit(Y * F)
+        log_p = np.maximum(log_p, LOG_TINY).reshape(len(Y), -1).mean(axis=1)
+        return float(np.average(log_p, weights=weight))
+
+    def decision_function(self, X: Any, mask: Any = None) -> Array:
+        """Scores of the samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) for two classes, else (n_samples, n_classes)
+        """
+        F = self._scores(X, mask)
+        return F[:, 0] if self._targets == "binary" else F
+
+    def predict(self, X: Any, mask: Any = None) -> NDArray:
+        """Predict class labels; for multilabel targets, an indicator matrix.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_labels)
+        """
+        F = self.decision_function(X, mask)
+        if self._targets == "multilabel":
+            return (F > 0).astype(np.int64)
+        return self.classes_[(F > 0).astype(np.intp) if F.ndim == 1 else np.argmax(F, axis=1)]
+
+    def predict_proba(self, X: Any, mask: Any = None) -> Array:
+        """Probability of every class; for multilabel targets, of every label.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        F = self.decision_function(X, mask)
+        if F.ndim == 1:
+            return np.column_stack([expit(-F), expit(F)])
+        return softmax(F, axis=1) if self._targets == "multiclass" else expit(F)
+
+    def predict_log_proba(self, X: Any, mask: Any = None) -> Array:
+        """Logarithm of `predict_proba`, finite also where a probability rounds to zero.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        F = self.decision_function(X, mask)
+        if F.ndim == 1:
+            return np.column_stack([log_expit(-F), log_expit(F)])
+        return log_softmax(F, axis=1) if self._targets == "multiclass" else log_expit(F)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> float:
+        """Mean accuracy; for multilabel targets, of whole rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+        sample_weight : array-like of shape (n_samples,), optional
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        float
+        """
+        predicted = self.predict(X, mask)
+        return float(accuracy_score(as_numpy(y, "y"), predicted, sample_weight=sample_weight))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+def _refuse_missing(estimator: Any, y: Any) -> None:
+    if y is None:
+        raise ValueError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None."
+        )

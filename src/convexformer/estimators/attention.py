@@ -1,0 +1,312 @@
+"""The two estimators with a given beta."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from ..problem import Problem
+from ..solvers import Solution, solve
+from ._base import ConvexAttention
+from ._tasks import Classification, Regression
+from ._validation import check_bool, check_choice, check_positive
+from .persistence import Persistent
+
+
+class _SingleBeta(ConvexAttention, Persistent):
+    """One fit at one beta."""
+
+    beta: float
+    beta_scale: str
+    warm_start: bool
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("beta_scale", self.beta_scale, ("relative", "absolute"))
+        check_bool("warm_start", self.warm_start)
+        if self.beta == 0 and not isinstance(self.beta, bool):
+            raise ValueError(
+                "beta=0 removes the penalty and with it the certificate and the choice of tokens; "
+                "use a small beta such as 1e-4."
+            )
+        check_positive("beta", self.beta, "By default it is a fraction of beta_max.")
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> Self:
+        """Fit to a certified global optimum.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+            A 2-D array is cut into `n_tokens` tokens, or into one token per column. Arrays of
+            float32 and float64, memory maps included, are not copied.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative weights :math:`a_i`.
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real, False at padding, which may hold anything, NaN included.
+
+        Returns
+        -------
+        self
+        """
+        data = self._read(X, y, sample_weight, mask)
+        problem = self._problem(data)
+        scale = problem.beta_max if self.beta_scale == "relative" else 1.0
+        solution = solve(
+            problem,
+            float(self.beta) * scale,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            max_time=self.max_time,
+            init=self._last_solution(problem),
+            callback=self._report,
+        )
+        self._keep(solution)._warn_unless_converged(solution.converged)
+        return self
+
+    def _last_solution(self, problem: Problem) -> Solution | None:
+        """The last fit as a start, where it was asked for and has the right shape."""
+        if not (self.warm_start and hasattr(self, "coef_")):
+            return None
+        Z = self.coef_.transpose(1, 2, 0)
+        if Z.shape != problem.shape:
+            return None
+        return Solution(Z, self.intercept_, self.certificate_, converged=False, n_iter=0)
+
+
+class ConvexAttentionRegressor(Regression, _SingleBeta):
+    r"""Attention over tokens for regression, trained to a certified global optimum.
+
+    .. math:: \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}\Bigl(\sum_k X_{ik} Z_k + b,\ y_i\Bigr)
+              + \beta \sum_k w_k \sum_l \|Z_k[:, l]\|_2
+
+    This convex program has the same optimum as a multi-head simplex-attention network with weight
+    decay, so the network's global optimum is found, with a proof: `certificate_` holds a lower
+    bound on the objective of every model. The norm makes whole tokens vanish; `tokens_` are those
+    that stay. Attention is static: over positions, the same for every sample.
+
+    Parameters
+    ----------
+    beta : float, default=0.1
+        Penalty strength, positive: a fraction of the smallest strength at which the optimum is
+        ``Z = 0`` (`beta_max_`). From 1 on, no token is used. Where `beta_max_` is 0 (constant
+        targets, or X all zero) every beta gives ``Z = 0`` with gap 0.
+    beta_scale : {"relative", "absolute"}, default="relative"
+        "absolute": `beta` is :math:`\beta` itself.
+    penalty : {"token-output", "token"}, default="token-output"
+        Whether each output chooses its tokens, or all outputs share them:
+        :math:`\beta \sum_k w_k \|Z_k\|_F`.
+    loss : {"squared", "huber", "poisson"}, default="squared"
+        :math:`\frac12 (f - y)^2`; Huber's loss; or half the Poisson deviance of counts with mean
+        :math:`e^f`, which `predict` returns.
+    huber_delta : float, default=1.35
+        Residual at which Huber's loss turns linear, in units of y.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is not penalised.
+    token_weights : array-like of shape (n_tokens,), optional
+        Positive factors :math:`w_k` of the penalty; 1 if omitted.
+    n_tokens : int, optional
+        Number of tokens a 2-D X is cut into, columns ordered token by token. If omitted, every
+        column is its own token.
+    tol : float, default=1e-6
+        Relative duality gap at which to stop.
+    max_iter : int, default=10000
+        Most iterations.
+    max_time : float, optional
+        Most seconds.
+    warm_start : bool, default=False
+        Whether to start from the last fit, where its shape agrees.
+    verbose : bool or callable, default=False
+        True prints time and gap at every iteration; a callable receives them instead, as a named
+        tuple ``(iteration, seconds, relative_gap, n_active)``.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_outputs, n_tokens, n_channels)
+        :math:`Z`, one row per output.
+    intercept_ : ndarray of shape (n_outputs,)
+    certificate_ : Certificate
+        Objective, lower bound and gap, computed in float64 from the coefficients alone.
+    tokens_ : ndarray of int
+        Tokens that the optimum uses.
+    token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
+        Euclidean norm of every token's coefficients.
+    beta_, beta_max_ : float
+        Penalty strength, absolute, and the smallest at which ``Z = 0``.
+    n_iter_ : int
+    trace_ : list of TracePoint
+        Iteration, seconds, certified gap and number of active tokens on the way.
+    n_tokens_, n_channels_, n_features_in_ : int
+        Shape of X at fit; ``n_features_in_ = n_tokens_ * n_channels_``.
+    feature_names_in_ : ndarray of str
+        Column names, where X was a table.
+
+    See Also
+    --------
+    ConvexAttentionRegressorCV : Chooses beta by cross-validation.
+    attention_path : Solutions for many betas.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer import ConvexAttentionRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 8, 4))  # samples, tokens, channels
+    >>> y = X[:, 2] @ [1.0, -2.0, 0.5, 0.0] + X[:, 5, 1]
+    >>> model = ConvexAttentionRegressor(beta=0.2).fit(X, y)
+    >>> model.tokens_
+    array([2, 5])
+    >>> model.certificate_.relative_gap <= 1e-6
+    True
+    """
+
+    def __init__(
+        self,
+        beta: float = 0.1,
+        *,
+        beta_scale: str = "relative",
+        penalty: str = "token-output",
+        loss: str = "squared",
+        huber_delta: float = 1.35,
+        fit_intercept: bool = True,
+        token_weights: Any = None,
+        n_tokens: int | None = None,
+        tol: float = 1e-6,
+        max_iter: int = 10_000,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        verbose: Any = False,
+    ) -> None:
+        self.beta = beta
+        self.beta_scale = beta_scale
+        self.penalty = penalty
+        self.loss = loss
+        self.huber_delta = huber_delta
+        self.fit_intercept = fit_intercept
+        self.token_weights = token_weights
+        self.n_tokens = n_tokens
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+
+class ConvexAttentionClassifier(Classification, _SingleBeta):
+    r"""Attention over tokens for classification, trained to a certified global optimum.
+
+    .. math:: \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}\Bigl(\sum_k X_{ik} Z_k + b,\ y_i\Bigr)
+              + \beta \sum_k w_k \sum_l \|Z_k[:, l]\|_2
+
+    The loss is logistic for two classes (one output), softmax cross-entropy for more (one output
+    per class, joint), and logistic per label for a multilabel indicator matrix. This convex program
+    has the same optimum as a multi-head simplex-attention network with weight decay, so the
+    network's global optimum is found, with a proof: `certificate_` holds a lower bound on the
+    objective of every model. The norm makes whole tokens vanish; `tokens_` are those that stay.
+    Attention is static: over positions, the same for every sample.
+
+    Parameters
+    ----------
+    beta : float, default=0.1
+        Penalty strength, positive: a fraction of the smallest strength at which the optimum is
+        ``Z = 0`` (`beta_max_`). From 1 on, no token is used. Where `beta_max_` is 0 (X all zero)
+        every beta gives ``Z = 0`` with gap 0.
+    beta_scale : {"relative", "absolute"}, default="relative"
+        "absolute": `beta` is :math:`\beta` itself.
+    penalty : {"token-output", "token"}, default="token-output"
+        Whether each output chooses its tokens, or all outputs share them:
+        :math:`\beta \sum_k w_k \|Z_k\|_F`.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is not penalised.
+    class_weight : dict or "balanced", optional
+        Factors of the sample weights: ``{class: weight}``, 1 for classes left out; "balanced" gives
+        all classes the same total weight. Not for multilabel targets.
+    token_weights : array-like of shape (n_tokens,), optional
+        Positive factors :math:`w_k` of the penalty; 1 if omitted.
+    n_tokens : int, optional
+        Number of tokens a 2-D X is cut into, columns ordered token by token. If omitted, every
+        column is its own token.
+    tol : float, default=1e-6
+        Relative duality gap at which to stop.
+    max_iter : int, default=10000
+        Most iterations.
+    max_time : float, optional
+        Most seconds.
+    warm_start : bool, default=False
+        Whether to start from the last fit, where its shape agrees.
+    verbose : bool or callable, default=False
+        True prints time and gap at every iteration; a callable receives them instead, as a named
+        tuple ``(iteration, seconds, relative_gap, n_active)``.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Class labels in sorted order; column numbers for multilabel targets.
+    coef_ : ndarray of shape (1, n_tokens, n_channels) or (n_classes, n_tokens, n_channels)
+        :math:`Z`; one row for two classes, of the second class.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+    certificate_ : Certificate
+        Objective, lower bound and gap, computed in float64 from the coefficients alone.
+    tokens_ : ndarray of int
+        Tokens that the optimum uses.
+    token_norms_ : ndarray of shape (n_tokens,) or (n_classes, n_tokens)
+        Euclidean norm of every token's coefficients.
+    beta_, beta_max_ : float
+        Penalty strength, absolute, and the smallest at which ``Z = 0``.
+    n_iter_ : int
+    trace_ : list of TracePoint
+        Iteration, seconds, certified gap and number of active tokens on the way.
+    n_tokens_, n_channels_, n_features_in_ : int
+        Shape of X at fit; ``n_features_in_ = n_tokens_ * n_channels_``.
+    feature_names_in_ : ndarray of str
+        Column names, where X was a table.
+
+    See Also
+    --------
+    ConvexAttentionClassifierCV : Chooses beta by cross-validation.
+    attention_path : Solutions for many betas.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer import ConvexAttentionClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 8, 4))  # samples, tokens, channels
+    >>> y = np.where(X[:, 2, 0] + X[:, 5, 1] > 0, "binds", "does not")
+    >>> model = ConvexAttentionClassifier(beta=0.3).fit(X, y)
+    >>> model.tokens_
+    array([2, 5])
+    >>> model.predict(X[:2])
+    array(['binds', 'does not'], dtype='<U8')
+    >>> model.certificate_.relative_gap <= 1e-6
+    True
+    """
+
+    def __init__(
+        self,
+        beta: float = 0.1,
+        *,
+        beta_scale: str = "relative",
+        penalty: str = "token-output",
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        token_weights: Any = None,
+        n_tokens: int | None = None,
+        tol: float = 1e-6,
+        max_iter: int = 10_000,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        verbose: Any = False,
+    ) -> None:
+        self.beta = beta
+        self.beta_scale = beta_scale
+        self.penalty = penalty
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.token_weights = token_weights
+        self.n_tokens = n_tokens
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.verbose = verbose
