@@ -32,10 +32,10 @@ class Sketch:
         S = np.einsum("ikd,kdc->ic", X[:, used], self.rng.normal(size=(len(used), d, self.c)))
         S = S - S.mean(axis=0)
         S = self.signal * S / np.maximum(S.std(axis=0), 1e-300)
-        return self.edit_targets(_draw(self.rng, S, self.loss, self.noise))
+        return self.edit_targets(draw(self.rng, S, self.loss, self.noise))
 
 
-def _draw(rng: np.random.Generator, S: Array, loss: str, noise: float) -> Array:
+def draw(rng: np.random.Generator, S: Array, loss: str, noise: float) -> Array:
     """Targets of a loss given standardised scores, every class present where N allows."""
     N, c = S.shape
     if loss in ("squared", "huber"):

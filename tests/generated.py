@@ -23,7 +23,7 @@ import numpy as np
 
 from convexformer.solvers import Solution, solve
 
-from .families import FAMILIES, Sketch
+from .families import FAMILIES, Sketch, draw
 from .raw import LOSSES, Raw
 
 FRACTIONS = (0.5, 0.1, 0.01)
@@ -61,6 +61,41 @@ class Case:
             sketch.sample_weight,
             sketch.penalty_weights,
         )
+
+
+def small(
+    loss: str,
+    penalty: str = "token-output",
+    intercept: bool = True,
+    masked: bool = False,
+    c: int = 1,
+    seed: int = 0,
+    weighted: bool = False,
+) -> Raw:
+    """A harmless problem of 30 samples, 5 tokens and 3 channels, for tests of one thing."""
+    rng = np.random.default_rng([seed, zlib.crc32(loss.encode()), c])
+    sketch = Sketch(rng, loss, c + (loss == "softmax" and c == 1), (30, 5, 3))
+    sketch.X += 0.5
+    if masked:
+        sketch.mask = rng.random((30, 5)) < 0.7
+        sketch.X[~sketch.mask] = np.nan
+    if weighted:
+        sketch.sample_weight = rng.integers(0, 4, size=30).astype(float)
+        sketch.penalty_weights = rng.uniform(0.5, 2.0, size=5)
+    Y = sketch.targets()
+    if weighted:  # every class keeps a sample of positive weight
+        sketch.sample_weight[:3] = 1.0  # type: ignore[index]
+        Y[:3] = draw(rng, rng.normal(size=(3, Y.shape[1])), loss, 0.0)
+    return Raw(
+        sketch.X,
+        Y,
+        loss,
+        penalty,
+        intercept,
+        sketch.mask,
+        sketch.sample_weight,
+        sketch.penalty_weights,
+    )
 
 
 def cases() -> list[Case]:
