@@ -6,8 +6,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 from .estimators import (
+    AttentionPath,
     ConvexAttentionClassifier,
+    ConvexAttentionClassifierCV,
     ConvexAttentionRegressor,
+    ConvexAttentionRegressorCV,
+    TokenScaler,
+    attention_path,
+    beta_max,
     load_model,
 )
 from .problem import Certificate
@@ -20,9 +26,15 @@ _LAZY = {
 }
 
 __all__ = [
+    "AttentionPath",
     "Certificate",
     "ConvexAttentionClassifier",
+    "ConvexAttentionClassifierCV",
     "ConvexAttentionRegressor",
+    "ConvexAttentionRegressorCV",
+    "TokenScaler",
+    "attention_path",
+    "beta_max",
     "load_model",
     *_LAZY,
 ]

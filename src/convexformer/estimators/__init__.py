@@ -1,6 +1,19 @@
 """The scikit-learn face: estimators, their cross-validated twins, paths and a scaler."""
 
 from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
+from .cv import ConvexAttentionClassifierCV, ConvexAttentionRegressorCV
+from .path import AttentionPath, attention_path, beta_max
 from .persistence import load_model
+from .scaler import TokenScaler
 
-__all__ = ["ConvexAttentionClassifier", "ConvexAttentionRegressor", "load_model"]
+__all__ = [
+    "AttentionPath",
+    "ConvexAttentionClassifier",
+    "ConvexAttentionClassifierCV",
+    "ConvexAttentionRegressor",
+    "ConvexAttentionRegressorCV",
+    "TokenScaler",
+    "attention_path",
+    "beta_max",
+    "load_model",
+]

@@ -140,12 +140,13 @@ class ConvexAttention(BaseEstimator):
             )
 
     def _scores(self, X: Any, mask: Any) -> Array:
-        """``F = sum_k X_k Z_k + b``, ``(N, c)``, reading only the tokens in use."""
+        """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
         check_is_fitted(self)
-        X, mask = check_tokens(self, X, mask, reset=False)
+        return self._design_scores(TokenDesign(*check_tokens(self, X, mask, reset=False)))
+
+    def _design_scores(self, design: TokenDesign) -> Array:
         Z = self.coef_.transpose(1, 2, 0)  # (n, d, c)
-        used = np.flatnonzero(np.any(Z, axis=(1, 2)))
-        design = TokenDesign(X, mask)
+        used = np.flatnonzero(np.any(Z, axis=(1, 2)))  # no other token is read
         F = design.predict(Z) if len(used) == len(Z) else design.predict(Z[used], used)
         return F + self.intercept_
 
@@ -162,5 +163,6 @@ class ConvexAttention(BaseEstimator):
     _task_weight: Any
     _solvable: Any
     _unsolvable: Any
+    _missing: Any
     _fill_intercept: Any
     _score_default: Any

@@ -60,6 +60,9 @@ class Regression(RegressorMixin):
             return np.ones(Y.shape[1], dtype=bool)
         return np.average(Y, axis=0, weights=weight) > 0
 
+    def _missing(self, outputs: NDArray) -> str:
+        return f"has only zero counts for output {outputs.tolist()}"
+
     def _unsolvable(self, outputs: NDArray) -> str:
         return (
             f"All counts of output {outputs.tolist()} are zero: with an intercept the Poisson loss "
@@ -205,6 +208,15 @@ class Classification(ClassifierMixin):
             seen = np.any(present > 0, axis=0)
             return seen if np.count_nonzero(seen) > 1 else np.zeros_like(seen)
         return np.any(present > 0, axis=0) & np.any(present < 0, axis=0)
+
+    def _missing(self, outputs: NDArray) -> str:
+        """What the training part of a fold lacks, in words."""
+        names = self.classes_[outputs].tolist()
+        if self._targets == "multilabel":
+            return f"has only one value of the labels {names}"
+        if self._targets == "binary" or len(outputs) == len(self.classes_):
+            return "has samples of one class only"
+        return f"has no samples of the classes {names}"
 
     def _unsolvable(self, outputs: NDArray) -> str:
         names = self.classes_[outputs].tolist()

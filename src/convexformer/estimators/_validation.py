@@ -40,8 +40,9 @@ def as_numpy(data: Any, name: str) -> Any:
         ) from error
 
 
-def _ranked(X: Any) -> Any:
-    """`X` with a shape: lists become arrays, ragged ones an error in words."""
+def ranked(X: Any) -> Any:
+    """`X` with a shape: lists and tensors become arrays, ragged ones an error in words."""
+    X = as_numpy(X, "X")
     if hasattr(X, "shape"):
         return X
     try:
@@ -62,7 +63,7 @@ def check_tokens(
     A 2-D `X` is cut into ``estimator.n_tokens`` tokens, or into one token per column. The result
     is a view of `X` wherever it is an array of float32 or float64.
     """
-    X = _ranked(as_numpy(X, "X"))
+    X = ranked(X)
     rank = len(X.shape)
     if rank not in (2, 3):
         raise ValueError(
@@ -244,3 +245,22 @@ def check_token_weights(token_weights: Any, n_tokens: int) -> Array | None:
             "it from X."
         )
     return weights
+
+
+def check_fractions(betas: Any, n_betas: Any, eps: Any) -> Array:
+    """Fractions of beta_max in decreasing order: those given, or ``1 ... eps`` geometrically."""
+    if betas is None:
+        check_count("n_betas", n_betas)
+        check_positive("eps", eps, "It is the smallest beta as a fraction of beta_max.")
+        if eps >= 1:
+            raise ValueError(f"eps must be below 1, the fraction the path starts from; got {eps}.")
+        return np.geomspace(1.0, eps, n_betas)
+    fractions = np.asarray(as_numpy(betas, "betas"), dtype=np.float64)
+    if fractions.ndim != 1 or len(fractions) == 0:
+        raise ValueError(f"betas must be a non-empty vector, got shape {fractions.shape}.")
+    if not np.all(np.isfinite(fractions) & (fractions > 0)):
+        raise ValueError(
+            "betas must be positive finite fractions of beta_max; beta=0 removes the penalty and "
+            f"with it the certificate. Use a small one such as 1e-4. Got {fractions.tolist()}."
+        )
+    return np.unique(fractions)[::-1]

@@ -21,9 +21,6 @@ from ..solvers import TracePoint
 FORMAT = "convexformer"
 FORMAT_VERSION = 1
 
-REGISTRY: dict[str, type[Persistent]] = {}
-"""Every estimator that can be saved, by class name."""
-
 
 class Persistent:
     """Adds `save` and `load` to an estimator."""
@@ -36,11 +33,6 @@ class Persistent:
         "n_features_in_",
         "_targets",
     )
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if not cls.__name__.startswith("_"):
-            REGISTRY[cls.__name__] = cls
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a safetensors file, all of it or nothing.
@@ -104,11 +96,12 @@ class Persistent:
             Fitted, of the class that was saved.
         """
         described, arrays = _read(Path(path))
-        kind = REGISTRY.get(described["class"])
-        if kind is None or not issubclass(kind, cls):
+        name = described["class"]
+        kind = cls if name == cls.__name__ else getattr(convexformer, name, None)
+        if not (isinstance(kind, type) and issubclass(kind, cls)):
             raise ValueError(
-                f"{path} holds a {described['class']}, not a {cls.__name__}. Load it with "
-                f"{described['class']}.load, or with convexformer.load_model."
+                f"{path} holds a {name}, not a {cls.__name__}. Load it with {name}.load, or with "
+                "convexformer.load_model."
             )
         model = kind(**{name: _unplain(value) for name, value in described["params"].items()})
         model._restore(described, arrays)

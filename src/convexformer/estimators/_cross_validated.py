@@ -1,0 +1,208 @@
+"""What the two cross-validated estimators share: a path per fold, a choice, one final fit."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import get_config
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import check_cv
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.parallel import Parallel, delayed
+
+from ..solvers import Solution, solve
+from ._base import ConvexAttention, TrainingData
+from ._folds import FoldResult, Scorer, choose, score_fold
+from ._validation import Array, check_choice, check_fractions
+from .persistence import Persistent
+
+
+class CrossValidated(ConvexAttention, Persistent):
+    """A path per fold, a choice, one final fit."""
+
+    betas: Any
+    n_betas: int
+    eps: float
+    cv: Any
+    scoring: Any
+    selection: str
+    n_jobs: int | None
+
+    _saved_arrays: ClassVar = (
+        *Persistent._saved_arrays,
+        "betas_",
+        "scores_",
+        "mean_scores_",
+        "std_scores_",
+        "standard_errors_",
+    )
+    _saved_values: ClassVar = (
+        *Persistent._saved_values,
+        "beta_fraction_",
+        "best_index_",
+        "best_score_",
+    )
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("selection", self.selection, ("best", "one-standard-error"))
+        check_fractions(self.betas, self.n_betas, self.eps)
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, **params: Any
+    ) -> Self:
+        """Choose beta by cross-validation, then fit all data to a certified global optimum.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+            A 2-D array is cut into `n_tokens` tokens, or into one token per column. Each fold
+            copies its own part of X.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative weights :math:`a_i`, of the fits and of the scores.
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real, False at padding, which may hold anything, NaN included.
+        **params : dict
+            ``groups`` for the splitter; with metadata routing enabled, whatever splitter and scorer
+            request.
+
+        Returns
+        -------
+        self
+        """
+        data = self._read(X, y, sample_weight, mask)
+        split_params, score_params = self._route(sample_weight, params)
+        splitter = check_cv(self.cv, data.y, classifier=is_classifier(self))
+        folds = list(splitter.split(X, data.y, **split_params))
+        self.betas_ = check_fractions(self.betas, self.n_betas, self.eps)
+        results = self._score_folds(data, folds, score_params)
+        self._choose(results)
+        solution = self._final_solution(data)
+        self._keep(solution)._warn_unless_converged(solution.converged)
+        return self
+
+    def _route(
+        self, sample_weight: Any, params: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metadata for the splitter and for the scorer."""
+        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **weights, **params)
+            score = {} if self.scoring is None else routed["scorer"]["score"]
+            return routed["splitter"]["split"], score
+        unknown = sorted(set(params) - {"groups"})
+        if unknown:
+            raise TypeError(
+                f"fit got unexpected arguments {unknown}. Only sample_weight, mask and groups are "
+                "known, unless metadata routing is enabled."
+            )
+        return params, {} if self.scoring is None else weights
+
+    def _scorer(self) -> Scorer | None:
+        return None if self.scoring is None else check_scoring(self, scoring=self.scoring)
+
+    def _score_folds(
+        self,
+        data: TrainingData,
+        folds: list[tuple[NDArray[np.intp], NDArray[np.intp]]],
+        score_params: dict[str, Any],
+    ) -> list[FoldResult]:
+        scorer = self._scorer()
+        jobs = (
+            delayed(score_fold)(
+                self,
+                data,
+                train,
+                test,
+                self.betas_,
+                scorer,
+                {name: _rows(value, test, len(data.X)) for name, value in score_params.items()},
+            )
+            for train, test in folds
+        )
+        results = []
+        for result in Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs):
+            results.append(result)
+            if self.verbose is True:
+                print(
+                    f"[{type(self).__name__}] fold {len(results)} of {len(folds)}  "
+                    f"{result.seconds:8.2f} s  best score {np.max(result.scores):.6g}",
+                    flush=True,
+                )
+        self._warn_about_folds(results)
+        return results
+
+    def _warn_about_folds(self, results: list[FoldResult]) -> None:
+        for k, result in enumerate(results):
+            if len(result.missing):
+                left_out = np.all(np.isnan(result.scores))
+                what = self._missing(result.missing)
+                then = "the fold is left out" if left_out else "it is predicted as if never seen"
+                warnings.warn(
+                    f"The training part of fold {k} {what}; {then}. Use fewer folds, or a "
+                    "stratified splitter.",
+                    UserWarning,
+                    stacklevel=4,
+                )
+        if not all(result.converged for result in results):
+            worst = max(result.worst_gap for result in results)
+            warnings.warn(
+                f"On some folds the path stopped above tol={self.tol:g}, at worst at a relative "
+                f"duality gap of {worst:.1e}. Raise max_iter or max_time, or scale X "
+                "(TokenScaler).",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _choose(self, results: list[FoldResult]) -> None:
+        self.scores_: Array = np.stack([result.scores for result in results])  # (folds, B)
+        choice = choose(self.scores_, self.selection)
+        self.mean_scores_, self.std_scores_ = choice.mean, choice.std
+        self.standard_errors_ = choice.standard_error
+        self.best_index_ = choice.index
+        self.best_score_ = float(choice.mean[choice.index])
+        self.beta_fraction_ = float(self.betas_[choice.index])
+
+    def _final_solution(self, data: TrainingData) -> Solution:
+        problem = self._problem(data)
+        return solve(
+            problem,
+            self.beta_fraction_ * problem.beta_max,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            max_time=self.max_time,
+            callback=self._report,
+        )
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Metadata that fit takes itself, and passes to splitter and scorer.
+
+        Returns
+        -------
+        MetadataRouter
+        """
+        router = MetadataRouter(owner=self)
+        router.add_self_request(self)
+        router.add(
+            splitter=check_cv(self.cv, classifier=is_classifier(self)),
+            method_mapping=MethodMapping().add(caller="fit", callee="split"),
+        )
+        if self.scoring is not None:
+            router.add(
+                scorer=self._scorer(),
+                method_mapping=MethodMapping().add(caller="fit", callee="score"),
+            )
+        return router
+
+
+def _rows(value: Any, rows: NDArray[np.intp], n_samples: int) -> Any:
+    """The rows of per-sample metadata; anything else untouched."""
+    array = np.asarray(value)
+    return array[rows] if array.ndim and len(array) == n_samples else value

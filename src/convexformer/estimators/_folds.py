@@ -1,0 +1,138 @@
+"""Cross-validation over a path: one fold at a time, and the rule that picks a beta."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import TokenDesign
+from ..solvers import Solution, solve_path
+from ._base import ConvexAttention, TrainingData
+from ._validation import Array
+
+Scorer = Callable[..., float]
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """What one fold says about every beta."""
+
+    scores: Array  # (B,), NaN where nothing could be fitted or scored
+    worst_gap: float
+    converged: bool
+    seconds: float
+    missing: NDArray[np.intp]  # outputs the training part says nothing about
+
+
+def score_fold(
+    estimator: ConvexAttention,
+    data: TrainingData,
+    train: NDArray[np.intp],
+    test: NDArray[np.intp],
+    fractions: Array,
+    scorer: Scorer | None,
+    score_params: dict[str, Any],
+) -> FoldResult:
+    """Solve the path of a fold's training part and score every model on its test part.
+
+    A class that is missing from the training part gets probability 0. Where not even two classes
+    are left, or no weight, the fold says nothing: its scores are NaN.
+    """
+    start = time.perf_counter()
+    train_part, test_part = data.take(train), data.take(test)
+    if not (_has_weight(train_part) and _has_weight(test_part)):
+        return _nothing(fractions, np.arange(0))
+    solvable = estimator._solvable(train_part.Y, train_part.weight)
+    fill = estimator._fill_intercept(train_part.Y)
+    missing = np.flatnonzero(~solvable)
+    if not np.any(solvable) or (len(missing) and fill is None):
+        return _nothing(fractions, missing)
+    problem = estimator._problem(replace(train_part, Y=train_part.Y[:, solvable]))
+    path = solve_path(
+        problem,
+        (fractions * problem.beta_max).tolist(),
+        tol=estimator.tol,
+        max_iter=estimator.max_iter,
+        max_time=estimator.max_time,
+    )
+    judge = _judge(test_part, scorer, score_params)
+    scores, gaps, converged = [], [], True
+    for solution in path:
+        full = solution if not len(missing) else _embed(solution, solvable, fill)
+        scores.append(judge(copy.copy(estimator)._keep(full)))
+        gaps.append(solution.certificate.relative_gap)
+        converged &= solution.converged
+    seconds = time.perf_counter() - start
+    return FoldResult(np.array(scores), max(gaps), converged, seconds, missing)
+
+
+def _has_weight(part: TrainingData) -> bool:
+    return part.weight is None or bool(np.any(part.weight > 0))
+
+
+def _nothing(fractions: Array, missing: NDArray[np.intp]) -> FoldResult:
+    return FoldResult(np.full(len(fractions), np.nan), 0.0, True, 0.0, missing)
+
+
+def _judge(
+    part: TrainingData, scorer: Scorer | None, score_params: dict[str, Any]
+) -> Callable[[Any], float]:
+    """A function that scores a fitted model on `part`."""
+    design = TokenDesign(part.X, part.mask)
+    if scorer is None:
+        return lambda model: model._score_default(model._design_scores(design), part.Y, part.weight)
+    X = part.X
+    if part.mask is not None:  # scorers know no mask; zeros at padding mean the same
+        X = np.where(part.mask[:, :, None], X, X.dtype.type(0))
+    return lambda model: float(scorer(model, X, part.y, **score_params))
+
+
+def _embed(solution: Solution, solvable: NDArray[np.bool_], fill: Array) -> Solution:
+    """Coefficients of some outputs as those of all: the others have only their `fill`."""
+    Z = np.zeros((*solution.Z.shape[:2], len(solvable)))
+    Z[:, :, solvable] = solution.Z
+    intercept = fill.copy()
+    intercept[solvable] = solution.intercept
+    return replace(solution, Z=Z, intercept=intercept)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Scores of all folds, and the beta they choose."""
+
+    index: int
+    mean: Array  # (B,)
+    std: Array
+    standard_error: Array
+
+
+def choose(scores: Array, rule: str) -> Choice:
+    """Pick a column of ``scores (folds, B)``, whose betas decrease.
+
+    "best" has the highest mean. "one-standard-error" is the largest beta whose mean is within one
+    standard error of that. Folds that are NaN count for nothing; ties go to the larger beta.
+    """
+    counted = ~np.isnan(scores)
+    if not np.any(counted):
+        raise ValueError(
+            "No fold could be fitted and scored: the training parts lack classes (or weight), or "
+            "the scorer returned NaN throughout. Use fewer folds or a stratified splitter."
+        )
+    n = np.count_nonzero(counted, axis=0)
+    filled = np.where(counted, scores, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = filled.sum(axis=0) / n
+        squares = np.where(counted, (scores - mean) ** 2, 0.0).sum(axis=0)
+        std = np.sqrt(squares / np.maximum(n - 1, 1))
+        standard_error = std / np.sqrt(n)
+    ranked = np.where(np.isnan(mean), -np.inf, mean)
+    index = int(np.argmax(ranked))
+    if rule == "one-standard-error":
+        index = int(np.argmax(ranked >= ranked[index] - standard_error[index]))
+    return Choice(index, mean, std, standard_error)
