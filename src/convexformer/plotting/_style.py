@@ -133,7 +133,8 @@ def certificate_line(certificate: Any) -> str:
     """One line that says what was proved."""
     share = certificate.beta / certificate.beta_max if certificate.beta_max > 0 else 1.0
     return (
-        f"Certificate: relative duality gap {certificate.relative_gap:.1e} at {share:.3g} β$_{{\\max}}$. "
+        f"Certificate: relative duality gap {certificate.relative_gap:.1e} at {share:.3g} "
+        r"β$_{\max}$. "
         "No model of this class can lower the objective by more than that fraction."
     )
 

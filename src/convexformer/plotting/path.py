@@ -47,7 +47,8 @@ class PathDisplay:
     ----------
     betas : array-like of shape (B,)
         Fractions of ``beta_max``, positive.
-    token_norms : array-like of shape (B, n)
+    token_norms : array-like of shape (B, n), optional
+        If omitted, scores alone are drawn.
     token_names : sequence of str, optional
         Numbered from 0 if omitted.
     scores : array-like of shape (B,), optional
@@ -62,10 +63,10 @@ class PathDisplay:
 
     Attributes
     ----------
-    n_tokens_used : ndarray of shape (B,)
+    n_tokens_used : ndarray of shape (B,) or None
     ax_, figure_ : Axes, Figure
     score_ax_ : Axes or None
-        The lower panel, where there are scores.
+        Where the scores are: the lower panel, or `ax_` where there are no norms.
     lines_ : list of Line2D
         One per token.
 
@@ -82,7 +83,7 @@ class PathDisplay:
     def __init__(
         self,
         betas: ArrayLike,
-        token_norms: ArrayLike,
+        token_norms: ArrayLike | None = None,
         *,
         token_names: Sequence[Any] | None = None,
         scores: ArrayLike | None = None,
@@ -91,33 +92,99 @@ class PathDisplay:
         marks: Mapping[str, float] | None = None,
         worst_gap: float | None = None,
     ) -> None:
-        betas, norms = np.asarray(betas, dtype=np.float64), np.asarray(token_norms, np.float64)
-        if betas.ndim != 1 or norms.ndim != 2 or len(betas) != len(norms) or not len(betas):
+        betas = np.asarray(betas, dtype=np.float64)
+        if betas.ndim != 1 or not len(betas) or not np.all(betas > 0):
             raise ValueError(
-                "betas must be a non-empty vector (B,) and token_norms a matrix (B, n); "
-                f"got shapes {betas.shape} and {norms.shape}."
+                f"betas must be a non-empty vector of positive numbers, got shape {betas.shape}; "
+                "the axis is logarithmic, so leave beta = 0 out."
             )
-        if not np.all(betas > 0):
-            raise ValueError("betas must be positive: the axis is logarithmic. Leave beta = 0 out.")
+        if token_norms is None and scores is None:
+            raise ValueError("There is nothing to draw: give token_norms, scores or both.")
         order = np.argsort(-betas, kind="stable")
         self.betas: Array = betas[order]
-        self.token_norms: Array = norms[order]
-        self.token_names = names_for(token_names, norms.shape[1], "", "tokens")
-        self.scores = self._per_beta(scores, order, "scores")
-        self.score_errors = self._per_beta(score_errors, order, "score_errors")
+        self.token_norms = _by_beta(token_norms, order, "token_norms", 2)
+        n_tokens = 0 if self.token_norms is None else self.token_norms.shape[1]
+        self.token_names = names_for(token_names, n_tokens, "", "tokens")
+        self.scores = _by_beta(scores, order, "scores", 1)
+        self.score_errors = _by_beta(score_errors, order, "score_errors", 1)
         self.score_name, self.marks, self.worst_gap = score_name, dict(marks or {}), worst_gap
-        self.n_tokens_used: NDArray[np.int64] = np.count_nonzero(self.token_norms, axis=1)
+        self.n_tokens_used: NDArray[np.int64] | None = None
+        if self.token_norms is not None:
+            self.n_tokens_used = np.count_nonzero(self.token_norms, axis=1)
 
-    @staticmethod
-    def _per_beta(values: ArrayLike | None, order: NDArray[np.intp], what: str) -> Array | None:
-        if values is None:
-            return None
-        values = np.asarray(values, dtype=np.float64)
-        if values.shape != order.shape:
+    @classmethod
+    def from_path(
+        cls,
+        path: Any,
+        *,
+        tokens: Sequence[Any] | None = None,
+        scores: ArrayLike | None = None,
+        score_errors: ArrayLike | None = None,
+        score_name: str = "score",
+        marks: Mapping[str, float] | None = None,
+        ax: Axes | None = None,
+        title: str | None = None,
+    ) -> PathDisplay:
+        """Draw the result of :func:`convexformer.attention_path`.
+
+        Parameters
+        ----------
+        path : AttentionPath
+        tokens : sequence of str, optional
+            Names of the tokens.
+        scores, score_errors, score_name, marks
+            See the class.
+        ax, title
+            See :meth:`plot`.
+        """
+        display = cls(
+            path.betas,
+            path.token_norms,
+            token_names=tokens,
+            scores=scores,
+            score_errors=score_errors,
+            score_name=score_name,
+            marks=marks,
+            worst_gap=max(certificate.relative_gap for certificate in path.certificates),
+        )
+        return display.plot(ax, title=title)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        score_name: str | None = None,
+        ax: Axes | None = None,
+        title: str | None = None,
+    ) -> PathDisplay:
+        """Draw the scores of a cross-validated estimator, with the beta that it chose.
+
+        Parameters
+        ----------
+        estimator : fitted ConvexAttentionRegressorCV or ConvexAttentionClassifierCV
+        score_name : str, optional
+            By default, what `scoring` is called.
+        ax, title
+            See :meth:`plot`.
+        """
+        if not hasattr(estimator, "mean_scores_"):
             raise ValueError(
-                f"{what} must have one value per beta, {order.shape}; got {values.shape}."
+                f"{type(estimator).__name__} has no mean_scores_: PathDisplay.from_estimator needs "
+                "a fitted CV estimator. For a path of token norms, see PathDisplay.from_path."
             )
-        return values[order]
+        if score_name is None:
+            named = isinstance(getattr(estimator, "scoring", None), str)
+            score_name = estimator.scoring.replace("_", " ") if named else "minus the mean loss"
+        chosen = float(estimator.beta_fraction_)
+        display = cls(
+            estimator.betas_,
+            scores=estimator.mean_scores_,
+            score_errors=estimator.standard_errors_,
+            score_name=f"{score_name}\n({len(estimator.scores_)} folds, ± 1 standard error)",
+            marks={f"chosen: {chosen:.3g}": chosen},
+        )
+        return display.plot(ax, title=title)
 
     @styled
     def plot(self, ax: Axes | None = None, *, title: str | None = None) -> PathDisplay:
@@ -135,59 +202,61 @@ class PathDisplay:
         PathDisplay
             Itself.
         """
-        self.ax_: Axes = new_axes(6.2, 3.4 if self.scores is None else 4.8) if ax is None else ax
+        both = self.token_norms is not None and self.scores is not None
+        self.ax_: Axes = new_axes(6.2, 4.8 if both else 3.4) if ax is None else ax
         self.figure_: Figure = root(self.ax_)
+        self.lines_: list[Line2D] = []
         self.score_ax_: Axes | None = None
-        self._norms()
         bottom = self.ax_
-        if self.scores is not None:
-            bottom = self.score_ax_ = make_axes_locatable(self.ax_).append_axes(
+        if self.token_norms is not None:
+            self._norms(self.token_norms)
+        if both:
+            bottom = make_axes_locatable(self.ax_).append_axes(
                 "bottom", f"{SCORE_SHARE:.0%}", pad=PANEL_GAP, sharex=self.ax_
             )
-            self._scores(bottom)
             self.ax_.tick_params(labelbottom=False)
+        if self.scores is not None:
+            self.score_ax_ = bottom
+            self._scores(bottom, self.scores)
         self._beta_axis(bottom)
-        self._counts()
         self._marks(bottom)
-        self.ax_.set_title(self._message() if title is None else title, pad=22)
+        pad = 10 if self.n_tokens_used is None else 22
+        self.ax_.set_title(self._message() if title is None else title, pad=pad)
         if self.worst_gap is not None:
             text = (
-                f"Each of the {len(self.betas)} models is a certified optimum: "
-                f"relative duality gap at most {self.worst_gap:.1e}."
+                f"Each of the {len(self.betas)} models comes with a certificate: relative duality "
+                f"gap at most {self.worst_gap:.1e}."
             )
             footnote(bottom, text, drop=40)
         if ax is None:
             fit_page(self.ax_)
         return self
 
-    def _prominent(self) -> list[int]:
-        """The tokens that get a colour and a label: the largest at the right end."""
-        order = np.argsort(-self.token_norms[-1], kind="stable")
-        return [int(k) for k in order[: len(HUES)] if self.token_norms[-1, k] > 0]
-
-    def _norms(self) -> None:
-        ax, prominent = self.ax_, self._prominent()
-        colors = {k: HUES[i] for i, k in enumerate(prominent)}
-        self.lines_: list[Line2D] = []
+    def _norms(self, norms: Array) -> None:
+        """A line per token; the largest at the right end get a colour and a label."""
+        ax, order = self.ax_, np.argsort(-norms[-1], kind="stable")
+        prominent = [int(k) for k in order[: len(HUES)] if norms[-1, k] > 0]
+        colors = dict(zip(prominent, HUES, strict=False))
         for k, name in enumerate(self.token_names):
             look: dict[str, Any] = {"color": "#b4bac4", "linewidth": 0.9, "zorder": 1.5}
             if k in colors:
                 look = {"color": colors[k]}
-            (line,) = ax.plot(self.betas, _from_entry(self.token_norms[:, k]), label=name, **look)
+            (line,) = ax.plot(self.betas, _from_entry(norms[:, k]), label=name, **look)
             self.lines_.append(line)
-        ax.set_ylim(0, 1.06 * (self.token_norms.max() or 1.0))
+        ax.set_ylim(0, 1.06 * (norms.max() or 1.0))
         ax.set_ylabel("token norm")
         ax.grid(axis="y", color=FAINT, linewidth=0.6)
         ax.spines[["top", "right"]].set_visible(False)
-        self._labels(prominent, colors)
+        self._labels(norms[-1], colors)
+        self._counts(np.count_nonzero(norms, axis=1))
 
-    def _labels(self, prominent: Sequence[int], colors: Mapping[int, str]) -> None:
+    def _labels(self, last: Array, colors: Mapping[int, str]) -> None:
         """Names at the right ends, moved apart where lines end close together."""
-        ax, ends = self.ax_, self.token_norms[-1, list(prominent)]
+        ax, ends = self.ax_, last[list(colors)]
         low, high = ax.get_ylim()
         per_point = (high - low) / (72 * self._height())
         places = spread(ends, LABEL_SPACE * per_point, low, high)
-        for k, end, place in zip(prominent, ends, places, strict=True):
+        for k, end, place in zip(colors, ends, places, strict=True):
             ax.annotate(
                 self.token_names[k],
                 xy=(self.betas[-1], end),
@@ -199,7 +268,7 @@ class PathDisplay:
                 color=colors[k],
                 annotation_clip=False,
             )
-        hidden = int(np.count_nonzero(self.token_norms[-1])) - len(prominent)
+        hidden = np.count_nonzero(last) - len(colors)
         if hidden > 0:
             place = min(places) if len(places) else high
             ax.annotate(
@@ -218,11 +287,10 @@ class PathDisplay:
         height = float(self.ax_.get_position(original=True).height * self.figure_.get_figheight())
         return height if self.scores is None else (height - PANEL_GAP) / (1 + SCORE_SHARE)
 
-    def _scores(self, ax: Axes) -> None:
-        assert self.scores is not None
-        ax.plot(self.betas, self.scores, color=ACCENT, marker="o", markersize=3)
+    def _scores(self, ax: Axes, scores: Array) -> None:
+        ax.plot(self.betas, scores, color=ACCENT, marker="o", markersize=3)
         if self.score_errors is not None:
-            low, high = self.scores - self.score_errors, self.scores + self.score_errors
+            low, high = scores - self.score_errors, scores + self.score_errors
             ax.fill_between(self.betas, low, high, color=ACCENT, alpha=0.15, linewidth=0)
         ax.set_ylabel(self.score_name)
         ax.grid(axis="y", color=FAINT, linewidth=0.6)
@@ -242,12 +310,12 @@ class PathDisplay:
         self.ax_.xaxis.set_major_formatter(FuncFormatter(lambda beta, _: f"{beta:g}"))
         bottom.set_xlabel(r"penalty strength  β / β$_{\max}$   (weaker →)")
 
-    def _counts(self) -> None:
+    def _counts(self, counts: NDArray[np.intp]) -> None:
         """Number of tokens used, written along the top where there is room."""
         top = self.ax_.get_xaxis_transform()
         span = np.log(self.betas[0] / self.betas[-1]) or 1.0
         last = -np.inf
-        for beta, count in zip(self.betas, self.n_tokens_used, strict=True):
+        for beta, count in zip(self.betas, counts, strict=True):
             place = np.log(self.betas[0] / beta) / span
             if place - last < 0.055:
                 continue
@@ -284,6 +352,8 @@ class PathDisplay:
 
     def entry_order(self) -> list[str]:
         """Names of the tokens in the order in which they enter (largest first where they tie)."""
+        if self.token_norms is None:
+            return []
         used = self.token_norms > 0
         entered = np.flatnonzero(used.any(axis=0))
         first = used.argmax(axis=0)
@@ -291,6 +361,8 @@ class PathDisplay:
         return [self.token_names[entered[i]] for i in sorted(range(len(key)), key=key.__getitem__)]
 
     def _message(self) -> str:
+        if self.token_norms is None:
+            return "Score by penalty strength"
         order = self.entry_order()
         if not order:
             return "No token enters: every β is at or above β$_{\\max}$"
@@ -303,3 +375,16 @@ def _from_entry(norms: Array) -> Array:
     """`norms` without the zeros that lead up to a token's entry, but for the last of them."""
     first = int(np.argmax(norms > 0)) if np.any(norms > 0) else len(norms)
     return np.where(np.arange(len(norms)) >= first - 1, norms, np.nan)
+
+
+def _by_beta(
+    values: ArrayLike | None, order: NDArray[np.intp], what: str, rank: int
+) -> Array | None:
+    """`values`, one entry or row per beta, in the order in which betas decrease."""
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != rank or len(array) != len(order):
+        wanted = f"({len(order)},)" if rank == 1 else f"({len(order)}, n)"
+        raise ValueError(f"{what} must have shape {wanted}, by beta; got {array.shape}.")
+    return array[order]

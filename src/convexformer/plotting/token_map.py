@@ -298,7 +298,7 @@ class TokenMapDisplay:
         ax, norms = self.bars_ax_, self.token_norms
         self.bars_: BarContainer = ax.bar(range(len(norms)), norms, width=0.72, color=ACCENT)
         if len(norms) <= MANY_TOKENS:
-            values = [f"{norm:.2g}" if norm > 0 else "" for norm in norms]
+            values = [f"{norm:#.2g}" if norm > 0 else "" for norm in norms]
             ax.bar_label(self.bars_, values, padding=2, fontsize=8, color=MUTED)
         ax.set_ylim(0, 1.15 * (norms.max(initial=0.0) or 1.0))
         ax.set_yticks([])

@@ -1,0 +1,170 @@
+"""What all commands share: errors in one line, one JSON object, a live line, safe outputs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+BAD_INPUT = 2  # exit code, the one that typer uses for wrong options
+
+STYLES = {"accent": "bold cyan", "good": "green", "warn": "yellow", "quiet": "dim"}
+
+
+class InputError(Exception):
+    """Something the user gave cannot be used; the message says what, and what to do."""
+
+
+def out() -> Console:
+    """Where results go. Made anew each time, because tests and pipes replace ``sys.stdout``."""
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    """Where progress, warnings and errors go."""
+    return Console(stderr=True, highlight=False)
+
+
+def fail(message: object) -> NoReturn:
+    """Say what was wrong in one line on stderr and leave with exit code 2."""
+    line = " ".join(str(message).split())
+    err().print("[bold red]error:[/] ", end="")
+    err().print(line, markup=False, soft_wrap=True)
+    raise typer.Exit(BAD_INPUT)
+
+
+def friendly(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn what is wrong with the input into one line; a bug still shows its traceback.
+
+    The library raises ValueError for input that cannot be used, and nothing else does on purpose.
+    """
+
+    @functools.wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except (InputError, ValueError, OSError) as error:
+            fail(error)
+        except KeyboardInterrupt:
+            err().print("stopped; nothing was written", style=STYLES["warn"])
+            raise typer.Exit(130) from None
+
+    return wrapper
+
+
+def emit(result: dict[str, Any]) -> None:
+    """Print exactly one JSON object on stdout."""
+    print(to_json(result))
+
+
+def to_json(result: Any) -> str:
+    """JSON of plain numbers and strings; NaN and infinity, which JSON lacks, become null."""
+    return json.dumps(_plain(result), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+@contextmanager
+def live(what: str) -> Iterator[Callable[[Any], None]]:
+    """A line on stderr with the gap and the elapsed time, while the body runs.
+
+    Yields a function to be called with every trace point. Where stderr is no
+    terminal, nothing is shown. Warnings of the library are printed afterwards, one line each.
+    """
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Progress(*columns, console=err(), transient=True) as progress:
+            task = progress.add_task(what, total=None)
+
+            def report(point: Any) -> None:
+                line = f"{what}  relative gap [bold]{point.relative_gap:.1e}[/]"
+                progress.update(task, description=f"{line}  {point.n_active} tokens")
+
+            yield report
+    told = [w.message for w in caught if issubclass(w.category, UserWarning)]
+    for message in dict.fromkeys(" ".join(str(text).split()) for text in told):
+        err().print(f"[{STYLES['warn']}]warning:[/] ", end="")
+        err().print(message, markup=False, soft_wrap=True)
+
+
+def check_output(path: Path, force: bool) -> Path:
+    """Raise, before any work is done, if `path` exists or could not be written."""
+    if path.is_dir():
+        raise InputError(f"{path} is a directory; give the name of a file.")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; use --force to overwrite it.")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise InputError(f"{path} cannot be written: permission denied.")
+    check_directory(path.parent)
+    return path
+
+
+def check_directory(folder: Path) -> None:
+    """Raise unless files can be made in `folder`."""
+    if not folder.is_dir():
+        raise InputError(f"the folder {folder} does not exist; create it or name another.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be written: {error.strerror}.") from error
+
+
+def check_folder(folder: Path, names: Sequence[str], force: bool) -> list[Path]:
+    """The files `names` in `folder`; raises, before any work is done, if one cannot be written.
+
+    A folder that is not there yet is made when they are, if its parent is there.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give the name of a folder.")
+    check_directory(folder if folder.is_dir() else folder.parent)
+    return [
+        check_output(folder / name, force) if folder.is_dir() else folder / name for name in names
+    ]
+
+
+def write(path: Path, content: bytes | str) -> None:
+    """Write a file whole or not at all: an old one stays until the new one is complete."""
+    path.parent.mkdir(exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to, moved over it when the body has succeeded."""
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,266 @@
+"""Reading data files: npz, npy, csv and parquet into tokens ``(N, n, d)`` and a target."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._console import InputError
+from ._names import split_names
+
+TABLES = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+PARQUET = (".parquet", ".pq")
+EXTENSIONS = (".npz", ".npy", *TABLES, *PARQUET)
+FEW_CLASSES = 10  # whole numbers with at most so many values are taken for classes
+
+
+@dataclass
+class Samples:
+    """What a data file holds."""
+
+    X: NDArray[Any]  # (N, n, d)
+    y: NDArray[Any]  # (N,) or (N, c)
+    mask: NDArray[Any] | None = None
+    sample_weight: NDArray[Any] | None = None
+    token_names: list[str] = field(default_factory=list)
+    channel_names: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.y.ndim == 2 and self.y.shape[1] == 1:
+            self.y = self.y[:, 0]
+        if self.X.ndim == 3:
+            for axis, names in ((1, self.token_names), (2, self.channel_names)):
+                what = "token_names" if axis == 1 else "channel_names"
+                if names and len(names) != self.X.shape[axis]:
+                    raise InputError(
+                        f"{what} has {len(names)} names for {self.X.shape[axis]} in X, whose shape "
+                        f"is {self.X.shape}; give one name for each."
+                    )
+                if len(set(names)) < len(names):
+                    raise InputError(f"{what} holds the same name twice; names must differ.")
+
+
+def extension(path: Path) -> str:
+    """The extension of a data file, with ``.gz`` taken together with what is before it."""
+    return "".join(path.suffixes[-2:]).lower() if path.suffix == ".gz" else path.suffix.lower()
+
+
+def read_samples(
+    path: Path,
+    target: str,
+    *,
+    n_tokens: int | None = None,
+    group_by_prefix: str | None = None,
+    drop: Sequence[str] = (),
+) -> Samples:
+    """Read a data file.
+
+    Parameters
+    ----------
+    path : Path
+        ``.npz`` with arrays X, the target, and optionally mask, sample_weight, token_names,
+        channel_names; ``.npy`` with X; ``.csv``, ``.tsv`` (also ``.gz``) or ``.parquet``.
+    target : str
+        Name of the array or column to predict; for ``.npy``, another ``.npy`` file.
+    n_tokens : int, optional
+        Cut the columns of 2-D data into so many tokens; by default each column is a token.
+    group_by_prefix : str, optional
+        Separator: columns ``token<sep>channel`` of a table are grouped by what is before it.
+    drop : sequence of str
+        Columns of a table to leave out.
+    """
+    kind = extension(path)
+    if kind not in EXTENSIONS:
+        raise InputError(
+            f"{path} has the unknown extension {kind or '(none)'!r}; known are "
+            f"{', '.join(EXTENSIONS)}."
+        )
+    if not path.is_file():
+        raise InputError(f"there is no file {path}.")
+    if n_tokens is not None and group_by_prefix is not None:
+        raise InputError("--n-tokens and --group-by-prefix both say what a token is; give one.")
+    table = kind in TABLES or kind in PARQUET
+    if not table and (group_by_prefix is not None or drop):
+        raise InputError("--group-by-prefix and --drop need the column names of a table.")
+    if table:
+        return _read_table(path, kind, target, n_tokens, group_by_prefix, drop)
+    samples = _read_npz(path, target) if kind == ".npz" else _read_npy(path, target)
+    return _cut(samples, n_tokens)
+
+
+def _load(path: Path) -> Any:
+    """NumPy's loader, without pickles, and with its many errors as one."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}.")
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as a NumPy file: {error}.") from error
+
+
+def _read_npz(path: Path, target: str) -> Samples:
+    archive = _load(path)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InputError(f"{path} is not an archive of arrays (npz); rename it to .npy.")
+    with archive:
+        try:
+            arrays = {name: archive[name] for name in archive.files}
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} cannot be read: {error}.") from error
+    for name in ("X", target):
+        if name not in arrays:
+            raise InputError(
+                f"{path} has no array {name!r}; it holds {', '.join(arrays) or 'nothing'}."
+            )
+    names = {key: [str(n) for n in arrays[key]] for key in _NAMES if key in arrays}
+    return Samples(
+        arrays["X"], arrays[target], arrays.get("mask"), arrays.get("sample_weight"), **names
+    )
+
+
+_NAMES = ("token_names", "channel_names")
+
+
+def _read_npy(path: Path, target: str) -> Samples:
+    other = Path(target)
+    if other.suffix.lower() != ".npy":
+        raise InputError(
+            f"--target must name a second .npy file that holds the targets of {path}; got {target}."
+        )
+    return Samples(_load(path), _load(other))
+
+
+def _cut(samples: Samples, n_tokens: int | None) -> Samples:
+    """2-D arrays into tokens of equal length."""
+    if samples.X.ndim != 2:
+        if n_tokens is not None and (samples.X.ndim != 3 or samples.X.shape[1] != n_tokens):
+            raise InputError(
+                f"X has shape {samples.X.shape} and --n-tokens is {n_tokens}; leave it out for "
+                "3-D data."
+            )
+        return samples
+    samples.X = _tokens(samples.X, n_tokens)
+    samples.__post_init__()
+    return samples
+
+
+def _tokens(X: NDArray[Any], n_tokens: int | None) -> NDArray[Any]:
+    columns = X.shape[1]
+    n = columns if n_tokens is None else n_tokens
+    if n < 1 or columns % n:
+        raise InputError(f"{columns} columns cannot be cut into {n} tokens of equal length.")
+    return X.reshape(len(X), n, columns // n)
+
+
+def _read_table(
+    path: Path,
+    kind: str,
+    target: str,
+    n_tokens: int | None,
+    separator: str | None,
+    drop: Sequence[str],
+) -> Samples:
+    frame = _frame(path, kind)
+    columns = [str(name) for name in frame.columns]
+    frame.columns = columns
+    for name in (target, *drop):
+        if name not in columns:
+            raise InputError(f"{path} has no column {name!r}; its columns are {_some(columns)}.")
+    y = frame[target]
+    if y.isna().any():
+        raise InputError(f"column {target!r} lacks a value in {int(y.isna().sum())} rows.")
+    features = frame.drop(columns=[target, *drop])
+    if not features.shape[1] or not len(features):
+        raise InputError(
+            f"{path} has {len(features)} rows and {features.shape[1]} feature columns."
+        )
+    _check_numeric(features)
+    values = features.to_numpy(dtype=np.float64)
+    if separator is not None:
+        return _grouped(values, list(features.columns), separator, _labels(y))
+    X = _tokens(values, n_tokens)
+    token_names, channel_names = split_names(list(features.columns), X.shape[1])
+    return Samples(X, _labels(y), token_names=token_names or [], channel_names=channel_names or [])
+
+
+def _frame(path: Path, kind: str) -> Any:
+    import pandas as pd
+
+    try:
+        if kind in PARQUET:
+            return pd.read_parquet(path)
+        return pd.read_csv(path, sep=TABLES[kind])
+    except Exception as error:  # pandas and pyarrow raise a dozen kinds for a file they cannot read
+        raise InputError(f"{path} cannot be read: {error}.") from error
+
+
+def _labels(y: Any) -> NDArray[Any]:
+    values = y.to_numpy()
+    return values if values.dtype.kind in "biuf" else values.astype(str)
+
+
+def _check_numeric(features: Any) -> None:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    wrong = [
+        c for c in features if not (is_numeric_dtype(features[c]) or is_bool_dtype(features[c]))
+    ]
+    if wrong:
+        raise InputError(
+            f"not numeric: {_some(wrong)}; encode such columns as numbers, or leave them out with "
+            "--drop NAME."
+        )
+    bad = [
+        c
+        for c in features
+        if not np.isfinite(features[c].to_numpy(np.float64, na_value=np.nan)).all()
+    ]
+    if bad:
+        raise InputError(
+            f"NaN (empty) or infinite values in {_some(bad)}; impute them, drop those rows, or "
+            "leave the columns out with --drop NAME."
+        )
+
+
+def _grouped(X: NDArray[Any], columns: list[str], separator: str, y: NDArray[Any]) -> Samples:
+    """Columns ``token<sep>channel`` as tokens, in order of first appearance."""
+    tokens: dict[str, dict[str, int]] = {}
+    for j, column in enumerate(columns):
+        token, found, channel = column.partition(separator)
+        if not found:
+            raise InputError(
+                f"column {column!r} has no {separator!r} to divide token from channel; leave it "
+                "out with --drop NAME or name another separator."
+            )
+        tokens.setdefault(token, {})[channel] = j
+    first, channels = next(iter(tokens.items()))
+    for token, found_channels in tokens.items():
+        if found_channels.keys() != channels.keys():
+            raise InputError(
+                f"all tokens need the same channels, but {first!r} has {_some(list(channels))} "
+                f"and {token!r} has {_some(list(found_channels))}."
+            )
+    index = [[token[channel] for channel in channels] for token in tokens.values()]
+    return Samples(X[:, index], y, token_names=list(tokens), channel_names=list(channels))
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    shown = ", ".join(names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def guess_task(y: NDArray[Any]) -> str:
+    """Labels and few whole numbers mean classes, everything else regression."""
+    if y.dtype.kind not in "iuf":
+        return "classification"
+    if y.ndim == 2 and y.shape[1] > 1:
+        return "classification" if np.isin(y, (0, 1)).all() else "regression"
+    values = np.unique(y)
+    whole = bool(np.all(np.isfinite(values)) and np.all(values == np.round(values)))
+    return "classification" if whole and len(values) <= FEW_CLASSES else "regression"

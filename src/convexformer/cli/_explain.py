@@ -1,0 +1,132 @@
+"""``convexformer explain``: what a saved model uses, and what was proved about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from . import _options as opt
+from ._console import InputError, check_output, emit, friendly, out
+from ._figures import FIGURES, headless, save
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Model = Annotated[Path, typer.Argument(help="A model saved by fit.", metavar="MODEL")]
+Names = Annotated[str | None, typer.Option(metavar="A,B,...", help="Names, separated by commas.")]
+FigureFile = Annotated[
+    Path | None, typer.Option(help="Draw the token map to this file: png, pdf or svg.")
+]
+
+
+@friendly
+def explain(
+    model: Model,
+    tokens: Names = None,
+    channels: Names = None,
+    figure: FigureFile = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:
+    """Say which tokens a model uses, what it reads in them, and what was proved."""
+    if figure is not None:
+        _check_figure(figure, force)
+    if not model.is_file():
+        raise InputError(f"there is no file {model}.")
+    from convexformer import load_model
+
+    from ._names import recall_names
+    from ._words import certificate_words, describe
+
+    fitted = load_model(model)
+    known_tokens, known_channels = recall_names(fitted)
+    token_names = _names(tokens, fitted.n_tokens_, "--tokens") or known_tokens
+    channel_names = _names(channels, fitted.n_channels_, "--channels") or known_channels
+    result = {"model": model} | describe(fitted, token_names)
+    result["reads"] = _reads(fitted, result, token_names, channel_names)
+    if figure is not None:
+        _draw(fitted, token_names, channel_names, figure)
+        result["figure"] = figure
+    if json:
+        emit(result)
+        return
+    console = out()
+    used = f"{result['n_tokens_used']} of {fitted.n_tokens_} tokens"
+    console.print(Text.assemble((type(fitted).__name__, "bold"), f": {used} are used\n"))
+    console.print(_table(result))
+    console.print()
+    console.print(certificate_words(fitted.certificate_, fitted.tol))
+    if figure is not None:
+        console.print(Text(f"Figure: {figure}", "dim"))
+
+
+def _names(given: str | None, count: int, option: str) -> list[str] | None:
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",")]
+    if len(names) != count:
+        raise InputError(f"{option} has {len(names)} names and the model {count}; give as many.")
+    if len(set(names)) < count:
+        raise InputError(f"{option} holds the same name twice; names must differ.")
+    return names
+
+
+def _reads(
+    model: Any, result: dict[str, Any], tokens: list[str] | None, channels: list[str] | None
+) -> dict[str, list[dict[str, Any]]]:
+    """For every token in use, its three largest coefficients."""
+    import numpy as np
+
+    c, n, d = model.coef_.shape
+    tokens = tokens or [str(k) for k in range(n)]
+    channels = channels or [str(j) for j in range(d)]
+    outputs = [str(label) for label in getattr(model, "classes_", range(c))][-c:]
+    reads = {}
+    for token in result["tokens"]:
+        Z = model.coef_[:, tokens.index(token)]  # (c, d)
+        largest = np.argsort(-np.abs(Z), axis=None, kind="stable")[:3]
+        pairs = [np.unravel_index(i, Z.shape) for i in largest]
+        reads[token] = [
+            {"output": outputs[i], "channel": channels[j], "coefficient": float(Z[i, j])}
+            for i, j in pairs
+            if Z[i, j] != 0
+        ]
+    return reads
+
+
+def _table(result: dict[str, Any], most: int = 20) -> Table:
+    from ._words import bar, plain_table
+
+    norms = result["token_norms"]
+    several = result["n_outputs"] > 1
+    table = plain_table("token", "norm", "", "reads mostly", right=("norm",))
+    for token in result["tokens"][:most]:
+        words = Text("  ").join(_term(term, several) for term in result["reads"][token])
+        length = bar(norms[token], max(norms.values()), 16)
+        table.add_row(Text(token, "bold"), f"{norms[token]:#.3g}", length, words)
+    if len(norms) > most:
+        table.add_row(Text(f"and {len(norms) - most} more", "dim"))
+    return table
+
+
+def _term(term: dict[str, Any], several: bool) -> Text:
+    where = f"{term['output']}/{term['channel']}" if several else term["channel"]
+    colour = "red" if term["coefficient"] > 0 else "blue"
+    return Text.assemble(f"{where} ", (f"{term['coefficient']:+#.2g}", colour))
+
+
+def _check_figure(path: Path, force: bool) -> None:
+    if path.suffix.lower() not in FIGURES:
+        raise InputError(f"{path} is no figure we can draw; use one of {', '.join(FIGURES)}.")
+    check_output(path, force)
+
+
+def _draw(model: Any, tokens: list[str] | None, channels: list[str] | None, path: Path) -> None:
+    """Draw the token map of a fitted model to a file."""
+    headless()
+    from convexformer.plotting import TokenMapDisplay
+
+    save(TokenMapDisplay.from_estimator(model, tokens=tokens, channels=channels).figure_, path)

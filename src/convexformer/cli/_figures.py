@@ -1,0 +1,29 @@
+"""Figures from commands: never on a screen, always whole files."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from ._console import write
+
+FIGURES = (".png", ".pdf", ".svg")
+DPI = 200
+
+
+def headless() -> None:
+    """Draw without a display, whatever the machine has."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure in the format its name says, and close it."""
+    from matplotlib import pyplot as plt
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix.lower()[1:], dpi=DPI)
+    plt.close(figure)
+    write(path, buffer.getvalue())

@@ -1,0 +1,103 @@
+"""``convexformer fit``: a data file in, a certified model out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from . import _options as opt
+from ._console import InputError, check_output, emit, friendly, live, out
+
+if TYPE_CHECKING:
+    from ._data import Samples
+
+Out = Annotated[Path, typer.Option(help="File to save the model to (safetensors).")]
+Beta = Annotated[
+    float | None,
+    typer.Option(help="Penalty strength as a fraction of beta_max.", show_default="0.1"),
+]
+CV = Annotated[
+    int | None, typer.Option(min=2, metavar="FOLDS", help="Choose beta by cross-validation.")
+]
+
+
+@friendly
+def fit(
+    data: opt.Data,
+    target: opt.Target,
+    out: Out,
+    task: opt.TaskOption = opt.Task.auto,
+    n_tokens: opt.NTokens = None,
+    group_by_prefix: opt.GroupByPrefix = None,
+    drop: opt.Drop = None,
+    beta: Beta = None,
+    cv: CV = None,
+    penalty: opt.PenaltyOption = opt.Penalty.token_output,
+    tol: opt.Tol = 1e-6,
+    max_time: opt.MaxTime = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:
+    """Fit a model to a certified global optimum and save it."""
+    if cv is not None and beta is not None:
+        raise InputError("--cv chooses beta; give --cv or --beta, not both.")
+    check_output(out, force)
+    from ._data import guess_task, read_samples
+    from ._names import remember_names
+    from ._words import describe
+
+    samples = read_samples(
+        data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
+    )
+    kind = guess_task(samples.y) if task is opt.Task.auto else task.value
+    common = {"penalty": penalty.value, "tol": tol, "max_time": max_time}
+    model = _estimator(kind, beta, cv, common)
+    start = time.perf_counter()
+    with live("fitting") as report:
+        model.set_params(verbose=report)
+        model.fit(samples.X, samples.y, sample_weight=samples.sample_weight, mask=samples.mask)
+    seconds = time.perf_counter() - start
+    remember_names(model, samples.token_names, samples.channel_names)
+    model.set_params(verbose=False).save(out, overwrite=force)
+    result = {"model": out, "task": kind, "n_samples": len(samples.X), "seconds": seconds}
+    result |= describe(model, samples.token_names or None)
+    if json:
+        emit(result)
+    else:
+        _show(model, samples, result, guessed=task is opt.Task.auto)
+
+
+def _estimator(kind: str, beta: float | None, cv: int | None, common: dict[str, Any]) -> Any:
+    import convexformer as cf
+
+    classify = kind == "classification"
+    if cv is not None:
+        choose = cf.ConvexAttentionClassifierCV if classify else cf.ConvexAttentionRegressorCV
+        return choose(cv=cv, **common)
+    single = cf.ConvexAttentionClassifier if classify else cf.ConvexAttentionRegressor
+    return single(0.1 if beta is None else beta, **common)
+
+
+def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool) -> None:
+    from ._words import certificate_words, token_table
+
+    console = out()
+    N, n, d = samples.X.shape
+    hint = "  (guessed; --task says otherwise)" if guessed else ""
+    console.print(
+        Text.assemble(
+            (result["task"].capitalize(), "bold"),
+            f" on {N} samples of {n} tokens x {d} channels",
+            (hint, "dim"),
+        )
+    )
+    used = f"{result['n_tokens_used']} of {n} tokens are used"
+    console.print(f"{used} at beta = {result['beta'] or 0:.3g} beta_max.\n")
+    console.print(token_table(model, samples.token_names or None))
+    console.print()
+    console.print(certificate_words(model.certificate_, model.tol))
+    console.print(Text(f"Saved to {result['model']} after {result['seconds']:.2f} s.", "dim"))

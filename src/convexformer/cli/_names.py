@@ -1,0 +1,50 @@
+"""Names of tokens and channels: kept in a model as its feature names, and read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+SEPARATORS = ".:_|/-"
+
+
+def split_names(
+    features: Sequence[str], n_tokens: int
+) -> tuple[list[str] | None, list[str] | None]:
+    """Token and channel names of features ordered token by token, where these tell them.
+
+    With one feature per token they are the tokens. Else each must be a token's name, a separator
+    and a channel's name, the channels being the same for every token; if not, there are no names.
+    """
+    if not features or len(features) % n_tokens:
+        return None, None
+    d = len(features) // n_tokens
+    if d == 1:
+        return list(features), None
+    for separator in SEPARATORS:
+        parts = [name.rpartition(separator) for name in features]
+        tokens = [parts[k * d][0] for k in range(n_tokens)]
+        channels = [part[2] for part in parts[:d]]
+        expected = [(token, separator, channel) for token in tokens for channel in channels]
+        if parts == expected and all(tokens) and len(set(tokens)) == n_tokens:
+            return tokens, channels
+    return None, None
+
+
+def remember_names(model: Any, tokens: Sequence[str], channels: Sequence[str]) -> None:
+    """Keep names with a fitted model, as scikit-learn does: one name per feature."""
+    if not tokens and not channels:
+        return
+    tokens = tokens or [str(k) for k in range(model.n_tokens_)]
+    channels = channels or [str(j) for j in range(model.n_channels_)]
+    one = model.n_channels_ == 1
+    features = tokens if one else [f"{t}:{ch}" for t in tokens for ch in channels]
+    model.feature_names_in_ = np.array(features, dtype=object)
+
+
+def recall_names(model: Any) -> tuple[list[str] | None, list[str] | None]:
+    """Names of the tokens and channels of a model, where it has any."""
+    features = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    return split_names(features, model.n_tokens_)

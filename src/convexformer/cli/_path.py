@@ -1,0 +1,193 @@
+"""``convexformer path``: in which order tokens enter as the penalty is relaxed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from . import _options as opt
+from ._console import (
+    InputError,
+    check_folder,
+    check_output,
+    emit,
+    friendly,
+    live,
+    out,
+    to_json,
+    write,
+)
+from ._figures import FIGURES, headless, save
+
+if TYPE_CHECKING:
+    from convexformer import AttentionPath
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="csv, json or figure (png, pdf, svg), by its ending; a folder gets all three."
+    ),
+]
+NBetas = Annotated[int, typer.Option(min=1, help="Number of betas.")]
+Eps = Annotated[float, typer.Option(help="Smallest beta as a fraction of beta_max.")]
+
+
+@friendly
+def path(
+    data: opt.Data,
+    target: opt.Target,
+    out: Out = None,
+    task: opt.TaskOption = opt.Task.auto,
+    n_tokens: opt.NTokens = None,
+    group_by_prefix: opt.GroupByPrefix = None,
+    drop: opt.Drop = None,
+    n_betas: NBetas = 30,
+    eps: Eps = 0.02,
+    penalty: opt.PenaltyOption = opt.Penalty.token_output,
+    tol: opt.Tol = 1e-6,
+    max_time: opt.MaxTime = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:
+    """Fit models for many betas and show in which order tokens enter."""
+    files = [] if out is None else _outputs(out, force)
+    from convexformer import attention_path
+
+    from ._data import guess_task, read_samples
+
+    samples = read_samples(
+        data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
+    )
+    kind = guess_task(samples.y) if task is opt.Task.auto else task.value
+    start = time.perf_counter()
+    with live("following the path") as report:
+        solved = attention_path(
+            samples.X,
+            samples.y,
+            task=kind,
+            n_betas=n_betas,
+            eps=eps,
+            sample_weight=samples.sample_weight,
+            mask=samples.mask,
+            penalty=penalty.value,
+            tol=tol,
+            max_time=max_time,
+            verbose=report,
+        )
+    names = samples.token_names or [str(k) for k in range(solved.token_norms.shape[1])]
+    result = _result(solved, names, kind, time.perf_counter() - start)
+    result["files"] = files
+    _write(files, solved, names, result)
+    if json:
+        emit(result)
+    else:
+        _show(result)
+
+
+def _outputs(given: Path, force: bool) -> list[Path]:
+    """The files to write; raises before any work where one of them cannot be."""
+    kinds = (".csv", ".json", *FIGURES)
+    if given.is_dir() or not given.suffix:
+        return check_folder(given, ("path.csv", "path.json", "path.png"), force)
+    if given.suffix.lower() not in kinds:
+        raise InputError(f"{given} should end in {', '.join(kinds)}, or be a folder.")
+    return [check_output(given, force)]
+
+
+def _result(solved: AttentionPath, names: list[str], kind: str, seconds: float) -> dict[str, Any]:
+    import numpy as np
+
+    used = solved.token_norms > 0  # (B, n)
+    entered = np.flatnonzero(used.any(axis=0))
+    first = used.argmax(axis=0)
+    order = sorted(entered, key=lambda k: (first[k], -solved.token_norms[first[k], k]))
+    return {
+        "task": kind,
+        "beta_max": solved.beta_max,
+        "relative_gap": solved.worst_gap,
+        "entry_order": [names[k] for k in order],
+        "tokens": names,
+        "models": [
+            {
+                "beta": beta,
+                "n_tokens_used": count,
+                "relative_gap": certificate.relative_gap,
+                "objective": certificate.primal,
+                "token_norms": norms,
+            }
+            for beta, count, certificate, norms in zip(
+                solved.betas,
+                solved.n_tokens_used,
+                solved.certificates,
+                solved.token_norms,
+                strict=True,
+            )
+        ],
+        "seconds": seconds,
+    }
+
+
+def _write(
+    files: list[Path], solved: AttentionPath, names: list[str], result: dict[str, Any]
+) -> None:
+    for file in files:
+        kind = file.suffix.lower()
+        if kind == ".json":
+            write(file, to_json(result) + "\n")
+        elif kind == ".csv":
+            write(file, _csv(result))
+        else:
+            headless()
+            from convexformer.plotting import PathDisplay
+
+            save(PathDisplay.from_path(solved, tokens=names).figure_, file)
+
+
+def _csv(result: dict[str, Any]) -> str:
+    """One row per beta: beta, tokens used, gap, objective, and the norm of every token."""
+    import pandas as pd
+
+    rows = [
+        {key: value for key, value in model.items() if key != "token_norms"}
+        | dict(zip(result["tokens"], model["token_norms"], strict=True))
+        for model in result["models"]
+    ]
+    return str(pd.DataFrame(rows).to_csv(index=False))
+
+
+def _show(result: dict[str, Any], most: int = 12) -> None:
+    from ._words import plain_table
+
+    console, models = out(), result["models"]
+    table = plain_table(
+        "beta / beta_max", "tokens used", "relative gap", "largest", right=("tokens used",)
+    )
+    step = max(1, -(-len(models) // most))
+    for model in models[::-step][::-1]:
+        norms = model["token_norms"]
+        largest = [result["tokens"][k] for k in (-norms).argsort(kind="stable")[:5] if norms[k] > 0]
+        table.add_row(
+            f"{model['beta']:.3g}",
+            str(model["n_tokens_used"]),
+            f"{model['relative_gap']:.1e}",
+            Text(" ".join(largest), "bold"),
+        )
+    console.print(table)
+    order = result["entry_order"]
+    more = f" and {len(order) - most} more" if len(order) > most else ""
+    console.print(
+        Text.assemble("\nTokens enter in the order ", (" ".join(order[:most]), "bold"), more)
+    )
+    console.print(
+        Text.assemble(
+            (f"{len(models)} certified models", "bold green"),
+            f" in {result['seconds']:.2f} s: relative duality gap at most "
+            f"{result['relative_gap']:.1e}.",
+        )
+    )
+    for file in result["files"]:
+        console.print(Text(f"Wrote {file}", "dim"))

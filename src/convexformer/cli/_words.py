@@ -1,0 +1,97 @@
+"""Results as words and tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+BAR_WIDTH = 24
+
+
+def certificate_words(certificate: Any, tol: float | None = None) -> Text:
+    """What a certificate proves, in a sentence; `tol` tells whether it is what was asked for."""
+    reached = tol is None or certificate.relative_gap <= tol
+    head = Text("Certified optimum" if reached else "Not yet optimal", "bold green")
+    if not reached:
+        head.stylize("bold yellow")
+    return Text.assemble(
+        head,
+        f". The objective is {certificate.primal:.6g}, and the dual bound proves that no model of "
+        "this class can lower it by more than a fraction of ",
+        (f"{certificate.relative_gap:.1e}", "bold"),
+        " (the relative duality gap).",
+    )
+
+
+def bar(value: float, largest: float, width: int = BAR_WIDTH) -> Text:
+    """A bar of eighths of a character, as long as `value` is to `largest`."""
+    eighths = round(8 * width * value / largest) if largest > 0 else 0
+    if value > 0:
+        eighths = max(1, eighths)
+    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), "cyan")
+
+
+def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """A table without a frame; the columns in `right` are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    return table
+
+
+def total_norms(model: Any) -> NDArray[np.float64]:
+    """Norm of every token over outputs and channels, ``(n,)``."""
+    import numpy as np
+
+    return np.linalg.norm(model.coef_, axis=(0, 2))
+
+
+def ranked(norms: NDArray[np.float64]) -> list[int]:
+    """Tokens in use, largest norm first."""
+    import numpy as np
+
+    return [int(k) for k in np.argsort(-norms, kind="stable") if norms[k] > 0]
+
+
+def describe(model: Any, tokens: Sequence[str] | None) -> dict[str, Any]:
+    """What a fitted model is and proves, for JSON."""
+    names = list(tokens) if tokens is not None else [str(k) for k in range(model.n_tokens_)]
+    norms = total_norms(model)
+    order = ranked(norms)
+    certificate = model.certificate_
+    described = {
+        "estimator": type(model).__name__,
+        "n_tokens": model.n_tokens_,
+        "n_channels": model.n_channels_,
+        "n_outputs": len(model.coef_),
+        "tokens": [names[k] for k in order],
+        "n_tokens_used": len(order),
+        "token_norms": {names[k]: norms[k] for k in order},
+        "relative_gap": certificate.relative_gap,
+        "converged": certificate.relative_gap <= model.tol,
+        "certificate": certificate.to_dict(),
+        "beta": certificate.beta / certificate.beta_max if certificate.beta_max > 0 else None,
+    }
+    if hasattr(model, "classes_"):
+        described["classes"] = model.classes_
+    return described
+
+
+def token_table(model: Any, tokens: Sequence[str] | None, most: int = 12) -> Table:
+    """Tokens in use by norm, with bars; what is beyond `most` rows is counted."""
+    norms = total_norms(model)
+    order = ranked(norms)
+    table = plain_table("token", "norm", "", right=("norm",))
+    for k in order[:most]:
+        name = tokens[k] if tokens is not None else str(k)
+        table.add_row(Text(name, "bold"), f"{norms[k]:#.3g}", bar(norms[k], norms[order[0]]))
+    if len(order) > most:
+        table.add_row(Text(f"and {len(order) - most} more", "dim"), "", "")
+    return table
