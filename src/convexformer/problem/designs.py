@@ -106,6 +106,8 @@ class TokenDesign:
     def _row_blocks(self, groups: Groups | None) -> Iterator[tuple[slice, Array]]:
         """Blocks of samples: ``(rows, (rows, groups * d))``, masked, in float64."""
         width = self._count(groups) * self.dim
+        if width == 0:
+            return
         whole = groups is None and self.mask is None and self.X.dtype == np.float64
         if whole and self.X.flags.c_contiguous:
             yield slice(0, self.n_samples), self.X.reshape(self.n_samples, width)

@@ -60,6 +60,10 @@ class Loss(ABC):
         """The best intercept at scores `S` where a formula gives it, else None."""
         return None
 
+    def easier(self, Y: Array) -> list[Loss]:
+        """Losses that lead up to this one, for solvers to start with."""
+        return []
+
     def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
         """Lower and upper end of the interval on which `dual_value` is finite."""
         return -np.inf, np.inf
@@ -122,7 +126,27 @@ class Huber(Loss):
         return V * (Y - 0.5 * V)
 
     def constant(self, Y: Array, weight: Array) -> Array:
-        return weighted_median(Y, weight)
+        return self.intercept(np.zeros_like(Y), Y, weight)
+
+    def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
+        # The slope sum_i a_i clip(r_i - b) is piecewise linear in b: walk its breakpoints.
+        R = Y - S
+        knots = np.concatenate([R - self.delta, R + self.delta])
+        order = np.argsort(knots, axis=0, kind="stable")
+        knots = np.take_along_axis(knots, order, axis=0)
+        rate = np.cumsum(np.concatenate([weight, -weight])[order], axis=0)[:-1]
+        slope = self.delta * weight.sum() - np.cumsum(rate * np.diff(knots, axis=0), axis=0)
+        row = np.argmax(slope <= 0, axis=0)[None]  # the first piece on which it changes sign
+        end, after = np.take_along_axis(knots, row + 1, axis=0), np.take_along_axis(slope, row, 0)
+        rate = np.take_along_axis(rate, row, axis=0)
+        return (end + np.divide(after, rate, out=np.zeros_like(end), where=rate > 0))[0]
+
+    def easier(self, Y: Array) -> list[Loss]:
+        # With most residuals beyond delta, which ones stay within is a combinatorial question:
+        # it is answered bit by bit while delta comes down from the size of the targets.
+        ratio = np.max(np.abs(Y), initial=0.0) / self.delta
+        steps = int(np.ceil(np.log(max(ratio / 3, 1.0)) / np.log(3.0)))
+        return [Huber(self.delta * 3.0**j) for j in range(steps, 0, -1)]
 
     def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
         return -self.delta, self.delta
@@ -238,10 +262,13 @@ class Poisson(Loss):
         return np.where(Y > 0, counted, mean + entr(mean))
 
     def constant(self, Y: Array, weight: Array) -> Array:
-        return np.log(np.average(Y, axis=0, weights=weight))
+        return self.intercept(np.zeros_like(Y), Y, weight)
 
     def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
-        return np.log(weight @ Y) - logsumexp(S, axis=0, b=weight[:, None])
+        # relative to the largest count and score, so that constant ones give it exactly
+        high, top = Y.max(axis=0), S.max(axis=0)
+        ratio = (weight @ (Y / high)) / (weight @ np.exp(S - top))
+        return np.log(high) - top + np.log(ratio)
 
     def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
         return -np.inf, Y
@@ -258,11 +285,3 @@ class Poisson(Loss):
 
 def _log(Y: Array) -> Array:
     return np.log(np.where(Y > 0, Y, 1.0))
-
-
-def weighted_median(Y: Array, weight: Array) -> Array:
-    """Lower weighted median of every column, ``(c,)``."""
-    order = np.argsort(Y, axis=0, kind="stable")
-    mass = np.cumsum(weight[order], axis=0)
-    row = np.argmax(mass >= 0.5 * mass[-1], axis=0)
-    return np.take_along_axis(Y, np.take_along_axis(order, row[None], axis=0), axis=0)[0]

@@ -9,6 +9,7 @@ same, the intercept moves by ``means . Z``, and second-order models stay well co
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -105,6 +106,25 @@ class Problem:
     def _location(self, Y: Array) -> Array:
         first = Y[0]  # a constant target gives exactly zero
         return first + self.loss.constant(Y - first, self.weight)
+
+    def output(self, index: int) -> Problem:
+        """The problem of one output alone; together they are this one where outputs separate."""
+        part = self._copy()
+        part.n_outputs, part.shape = 1, (*self.shape[:2], 1)
+        part.Y, part._shift = self.Y[:, [index]], self._shift[[index]]
+        return part
+
+    def with_loss(self, loss: Loss) -> Problem:
+        """The same problem under another loss for the same targets."""
+        other = self._copy()
+        other.loss = loss
+        return other
+
+    def _copy(self) -> Problem:
+        other = copy(self)
+        for name in ("null_intercept", "_null", "beta_max", "_bounds"):
+            other.__dict__.pop(name, None)
+        return other
 
     # Primal -----------------------------------------------------------------------------------
 
@@ -227,27 +247,42 @@ class Problem:
     def dual_point(self, F: Array) -> DualPoint:
         """The dual point of inner scores `F`, repaired into the conjugate's domain."""
         V = self._balanced(F)
-        lower, upper = self.loss.bounds(self.Y)
-        a = self.weight[:, None]
-        over = np.maximum(V - a * upper, a * lower - V)
-        if np.any(over > 0):  # move towards the null model's point, which is inside
-            V = self._mix_with_null(V, a * lower, a * upper)
+        lower, upper = self._bounds
+        over = np.maximum(V - upper, lower - V)
+        if np.any(over > _ROUNDING * self.weight[:, None]):
+            V = self._drawn_inside(V)
+        V = np.clip(V, lower, upper)
         M = self.design.correlate(V)
         return DualPoint(V, M, self.penalty.dual_norms(M))
 
-    def _mix_with_null(self, V: Array, lower: Array, upper: Array) -> Array:
-        inside = np.clip(self._null, lower, upper)
+    @cached_property
+    def _bounds(self) -> tuple[Array, Array]:
+        """Ends of the interval allowed to every entry of a dual point."""
+        a = self.weight[:, None]
+        lower, upper = (np.broadcast_to(end, self.Y.shape) for end in self.loss.bounds(self.Y))
+        # 0 * inf: a sample without weight has no dual point but zero
+        return tuple(np.where(a > 0, a * end, 0.0) for end in (lower, upper))
+
+    def _drawn_inside(self, V: Array) -> Array:
+        """Move `V` within bounds, towards a balanced point that is inside."""
+        lower, upper = self._bounds
+        free = self.weight > 0
+        around_zero = np.all(lower[free] < 0) and np.all(upper[free] > 0)
+        inside = np.zeros_like(V) if around_zero else np.clip(self._null, lower, upper)
         room = np.where(V > inside, upper - inside, inside - lower)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(V != inside, room / np.abs(V - inside), 1.0)
-        t = min(1.0, float(np.min(ratio)))
-        return inside + t * (V - inside)
+        ratio = np.divide(room, np.abs(V - inside), out=np.ones_like(V), where=V != inside)
+        return inside + min(1.0, float(np.min(ratio))) * (V - inside)
+
+    @property
+    def separable(self) -> bool:
+        """Whether every output is a problem of its own."""
+        return self.penalty.separable and not self.loss.joint
 
     def dual_value(self, point: DualPoint, beta: float) -> float:
         """Best dual value on the ray of `point`, scaled into the norm ball."""
-        by_output = self.penalty.separable and not self.loss.joint
+        by_output = self.separable
         norms = point.norms.max(axis=0 if by_output else None, initial=0.0)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             limit = np.where(norms > 0, np.divide(beta, norms), np.inf)
         a = self.weight[:, None]
         V = np.divide(point.V, a, out=np.zeros_like(point.V), where=a > 0)

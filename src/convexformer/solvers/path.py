@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem import Problem
+from ..problem import Certificate, Problem
 from . import newton, proximal
 from .solution import Callback, Clock, Iterate, Solution
 
@@ -55,15 +55,46 @@ def solve(
     if not (np.isfinite(beta) and beta >= 0 and (beta > 0 or problem.beta_max == 0)):
         raise ValueError(f"beta must be a positive number, got {beta!r}.")
     clock = Clock(max_iter, max_time, callback)
+    if problem.separable and problem.n_outputs > 1:
+        Z, b = _solve_outputs(problem, beta, tol, clock, init, method)
+    else:
+        Z, b = _solve_one(problem, beta, tol, clock, init, method)
+    certificate = problem.certificate(Z, b, beta)
+    converged = certificate.relative_gap <= tol
+    return Solution(Z, b, certificate, converged, clock.n_iter, clock.trace)
+
+
+def _solve_outputs(
+    problem: Problem, beta: float, tol: float, clock: Clock, init: Solution | None, method: Method
+) -> tuple[Array, Array]:
+    """Outputs one by one; the trace has the gap of all of them after each."""
+    if init is None:
+        Z, b = np.zeros(problem.shape), problem.outer_intercept(np.zeros(problem.shape), problem.null_intercept)
+    else:
+        Z, b = init.Z.copy(), init.intercept.copy()
+    parts = [problem.output(j) for j in range(problem.n_outputs)]
+    known = [part.certificate(Z[:, :, [j]], b[[j]], beta) for j, part in enumerate(parts)]
+    for j, part in enumerate(parts):
+        own = Clock(clock.max_iter, clock.left)
+        start = replace(init, Z=Z[:, :, [j]], intercept=b[[j]]) if init is not None else None
+        Zj, bj = _solve_one(part, beta, tol, own, start, method)
+        Z[:, :, [j]], b[[j]] = Zj, bj
+        known[j] = part.certificate(Zj, bj, beta)
+        primal, dual = sum(c.primal for c in known), sum(c.dual for c in known)
+        clock.n_iter += own.n_iter
+        clock.record(Certificate(primal, dual, beta, problem.beta_max).relative_gap, Z)
+    return Z, b
+
+
+def _solve_one(
+    problem: Problem, beta: float, tol: float, clock: Clock, init: Solution | None, method: Method
+) -> tuple[Array, Array]:
     if beta >= problem.beta_max:
         at = Iterate.start(problem, None)
         clock.record(at.gap(problem, problem.dual_point(at.S + at.b), beta), at.Z)
     else:
         at = _minimise(problem, beta, Iterate.start(problem, init), tol, clock, method)
-    b = problem.outer_intercept(at.Z, at.b)
-    certificate = problem.certificate(at.Z, b, beta)
-    converged = certificate.relative_gap <= tol
-    return Solution(at.Z, b, certificate, converged, clock.n_iter, clock.trace)
+    return at.Z, problem.outer_intercept(at.Z, at.b)
 
 
 def _minimise(
@@ -72,7 +103,14 @@ def _minimise(
     # The final certificate is computed afresh: aim a little below what it must show.
     tol = 0.9 * tol
     if method != "proximal":
-        at = newton.minimise(problem, beta, at, tol, clock)
+        if not np.any(at.Z):
+            for loss in problem.loss.easier(problem.Y):
+                eased = problem.with_loss(loss)
+                start = Iterate.at(eased, at.Z, at.S, at.b)
+                at = newton.minimise(
+                    eased, beta * eased.beta_max / problem.beta_max, start, 0.1, clock
+                )
+        at = newton.minimise(problem, beta, Iterate.at(problem, at.Z, at.S, at.b), tol, clock)
     if method == "proximal" or (method == "auto" and clock.trace[-1].relative_gap > tol):
         at = proximal.minimise(problem, beta, at, tol, clock)
     return at
@@ -97,13 +135,12 @@ def solve_path(
     """Solve for every beta in turn, each started from the last; `max_time` is for all of them."""
     clock = Clock(max_iter, max_time)
     for beta in betas:
-        left = None if max_time is None else max(0.0, max_time - clock.seconds)
         init = solve(
             problem,
             beta,
             tol=tol,
             max_iter=max_iter,
-            max_time=left,
+            max_time=clock.left,
             init=init,
             method=method,
             callback=callback,

@@ -67,6 +67,11 @@ class Clock:
         return time.perf_counter() - self._start
 
     @property
+    def left(self) -> float | None:
+        """Seconds left, None if there is no limit."""
+        return None if self.max_time is None else max(0.0, self.max_time - self.seconds)
+
+    @property
     def expired(self) -> bool:
         late = self.max_time is not None and self.seconds >= self.max_time
         return late or self.n_iter >= self.max_iter
