@@ -8,7 +8,6 @@ from tests.generated import small
 from tests.raw import LOSSES
 
 from convexformer.problem import Huber, Logistic, Poisson, Softmax, Squared
-from convexformer.problem.losses import weighted_median
 
 NAMES = list(LOSSES)
 STEP = 1e-6
@@ -245,7 +244,7 @@ def test_nothing_is_nan_at_absurd_scores(name):
 # Constants, bounds, targets -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["squared", "logistic", "softmax", "poisson"])
+@pytest.mark.parametrize("name", NAMES)
 def test_constant_minimises_the_weighted_loss(name):
     _, Y = sample(name)
     a = np.random.default_rng(2).uniform(0, 2, size=len(Y))
@@ -254,7 +253,7 @@ def test_constant_minimises_the_weighted_loss(name):
     np.testing.assert_allclose(V.sum(axis=0), 0, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["squared", "poisson"])
+@pytest.mark.parametrize("name", ["squared", "huber", "poisson"])
 def test_closed_intercept_minimises_the_weighted_loss(name):
     S, Y = sample(name)
     a = np.random.default_rng(2).uniform(0, 2, size=len(Y))
@@ -262,18 +261,22 @@ def test_closed_intercept_minimises_the_weighted_loss(name):
     np.testing.assert_allclose(V.sum(axis=0), 0, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["huber", "logistic", "softmax"])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("ties", [False, True])
+def test_huber_intercept_balances_residuals_of_any_size(size, ties):
+    """Piecewise linear slope: all within delta, a mixture, all but a few in the tails, or tied."""
+    rng = np.random.default_rng(5)
+    Y = size * rng.standard_t(1.5, size=(41, 4))
+    Y = np.round(Y / size) * size if ties else Y
+    a = rng.uniform(0, 2, size=41) * (rng.random(41) < 0.8)
+    V = a[:, None] * Huber().dual_point(Huber().constant(Y, a) + 0 * Y, Y)
+    assert np.all(np.abs(V.sum(axis=0)) <= 1e-9 * a.sum())
+
+
+@pytest.mark.parametrize("name", ["logistic", "softmax"])
 def test_other_losses_have_no_closed_intercept(name):
     S, Y = sample(name)
     assert LOSSES[name].intercept(S, Y, np.ones(len(Y))) is None
-
-
-def test_weighted_median_splits_the_weight():
-    rng = np.random.default_rng(0)
-    Y, a = rng.normal(size=(31, 4)), rng.uniform(0, 1, size=31)
-    m = weighted_median(Y, a)
-    assert np.all(a @ (m > Y) < a.sum() / 2) and np.all(a @ (m < Y) <= a.sum() / 2)
-    assert weighted_median(np.array([[1.0], [2.0], [9.0]]), np.array([0.0, 1.0, 1.0])) == [2.0]
 
 
 @pytest.mark.parametrize("delta", [0.0, -1.0, np.nan, np.inf])

@@ -186,6 +186,14 @@ def test_a_start_of_another_shape_is_refused():
         solve(problem, 0.1 * problem.beta_max, init=init)
 
 
+@pytest.mark.parametrize("penalty", ["token-output", "token"])
+def test_a_start_with_other_outputs_is_refused(penalty):
+    problem, other = small("squared", penalty, c=2).problem(), small("squared", c=3).problem()
+    init = solve(other, 0.5 * other.beta_max)
+    with pytest.raises(ValueError, match="init has shape \\(5, 3, 3\\), the problem \\(5, 3, 2\\)"):
+        solve(problem, 0.1 * problem.beta_max, init=init)
+
+
 def test_path_betas_are_geometric():
     problem = hard()
     betas = path_betas(problem, 7, 0.01)
