@@ -52,6 +52,11 @@ class CrossValidated(ConvexAttention, Persistent):
         super()._check_parameters()
         check_choice("selection", self.selection, ("best", "one-standard-error"))
         check_fractions(self.betas, self.n_betas, self.eps)
+        if not (self.scoring is None or isinstance(self.scoring, str) or callable(self.scoring)):
+            raise ValueError(
+                "scoring must be the name of one scikit-learn scorer, a callable or None; got "
+                f"{self.scoring!r}."
+            )
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, **params: Any
@@ -130,7 +135,7 @@ class CrossValidated(ConvexAttention, Persistent):
         results = []
         for result in Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs):
             results.append(result)
-            if self.verbose is True:
+            if self.verbose and not callable(self.verbose):
                 print(
                     f"[{type(self).__name__}] fold {len(results)} of {len(folds)}  "
                     f"{result.seconds:8.2f} s  best score {np.max(result.scores):.6g}",

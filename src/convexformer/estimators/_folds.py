@@ -49,7 +49,7 @@ def score_fold(
     if not (_has_weight(train_part) and _has_weight(test_part)):
         return _nothing(fractions, np.arange(0))
     solvable = estimator._solvable(train_part.Y, train_part.weight)
-    fill = estimator._fill_intercept(train_part.Y)
+    fill = estimator._fill_intercept(train_part.Y, train_part.weight)
     missing = np.flatnonzero(~solvable)
     if not np.any(solvable) or (len(missing) and fill is None):
         return _nothing(fractions, missing)

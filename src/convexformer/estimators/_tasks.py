@@ -14,7 +14,7 @@ from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from ..problem import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from ._validation import Array, as_numpy, check_choice, check_positive
+from ._validation import Array, as_numpy, check_choice, check_positive, numbers_only
 
 LOG_TINY = float(np.log(np.finfo(np.float64).eps))
 """Floor of a log-probability in scores, as in scikit-learn's log loss."""
@@ -35,9 +35,10 @@ class Regression(RegressorMixin):
     def _read_targets(self, y: Any) -> tuple[Array, Array]:
         """`y` as passed, in float64, and the same as ``(N, c)``."""
         _refuse_missing(self, y)
-        y = check_array(
-            as_numpy(y, "y"), ensure_2d=False, dtype=np.float64, input_name="y", estimator=self
-        )
+        with numbers_only("y", "For class labels, use a classifier (task='classification')."):
+            y = check_array(
+                as_numpy(y, "y"), ensure_2d=False, dtype=np.float64, input_name="y", estimator=self
+            )
         if self.loss == "poisson" and np.any(y < 0):
             raise ValueError(
                 f"loss='poisson' needs counts y >= 0, got {y.min():g}. Use loss='squared' or "
@@ -69,7 +70,7 @@ class Regression(RegressorMixin):
             "has no finite minimiser. Drop such outputs, or set fit_intercept=False."
         )
 
-    def _fill_intercept(self, Y: Array) -> Array | None:
+    def _fill_intercept(self, Y: Array, weight: Array | None) -> Array | None:
         return None  # a count that was never seen: no sensible prediction
 
     def _score_default(self, F: Array, Y: Array, weight: Array | None) -> float:
@@ -230,11 +231,11 @@ class Classification(ClassifierMixin):
             "some class has no sample of positive weight. Drop its samples, or weigh them."
         )
 
-    def _fill_intercept(self, Y: Array) -> Array | None:
+    def _fill_intercept(self, Y: Array, weight: Array | None) -> Array | None:
         """Intercepts that give an absent class probability 0 (and an ever-present label 1)."""
-        if self._targets == "multiclass":
-            return np.full(Y.shape[1], -np.inf)
-        return np.where(np.all(Y > 0, axis=0), np.inf, -np.inf)
+        present = Y if weight is None else Y[weight > 0]
+        always = np.all(present > 0, axis=0)
+        return np.where(always & (self._targets == "multilabel"), np.inf, -np.inf)
 
     def _score_default(self, F: Array, Y: Array, weight: Array | None) -> float:
         """Minus the mean log loss of scores `F`, log-probabilities floored as in scikit-learn."""
@@ -335,7 +336,7 @@ class Classification(ClassifierMixin):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_label = self.class_weight is None
         return tags
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,17 @@ def ranked(X: Any) -> Any:
         ) from error
 
 
+@contextmanager
+def numbers_only(name: str, cure: str) -> Iterator[None]:
+    """Say which argument it was that could not be converted to numbers."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ValueError(f"{name} must hold numbers: {error}. {cure}") from error
+
+
 def check_tokens(
     estimator: Any, X: Any, mask: Any = None, *, reset: bool
 ) -> tuple[Tokens, Mask | None]:
@@ -72,11 +84,14 @@ def check_tokens(
             "X.reshape(-1, 1) for one column."
         )
     options: dict[str, Any] = {"dtype": (np.float64, np.float32), "ensure_all_finite": False}
+    with numbers_only("X", "Encode letters and categories first, for example one-hot."):
+        if rank == 2:
+            X = validate_data(estimator, X, reset=reset, **options)
+        else:
+            X = check_array(X, allow_nd=True, estimator=estimator, input_name="X", **options)
     if rank == 2:
-        X = validate_data(estimator, X, reset=reset, **options)
         X = _cut(X, estimator.n_tokens)
     else:
-        X = check_array(X, allow_nd=True, estimator=estimator, input_name="X", **options)
         _check_3d(X, estimator.n_tokens)
         if reset:
             estimator.n_features_in_ = X.shape[1] * X.shape[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, Self
 
 from ..problem import Problem
@@ -23,7 +24,7 @@ class _SingleBeta(ConvexAttention, Persistent):
         super()._check_parameters()
         check_choice("beta_scale", self.beta_scale, ("relative", "absolute"))
         check_bool("warm_start", self.warm_start)
-        if self.beta == 0 and not isinstance(self.beta, bool):
+        if isinstance(self.beta, numbers.Real) and self.beta == 0:
             raise ValueError(
                 "beta=0 removes the penalty and with it the certificate and the choice of tokens; "
                 "use a small beta such as 1e-4."

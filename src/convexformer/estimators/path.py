@@ -154,7 +154,7 @@ def attention_path(
         callback=verbose if callable(verbose) else None,
     ):
         solutions.append(solution)
-        if verbose is True:
+        if verbose and not callable(verbose):
             print(_line(len(solutions), fractions, solution), flush=True)
     result = _collect(fractions, problem.beta_max, solutions, getattr(model, "classes_", None))
     _warn_unless_converged(solutions, result.worst_gap, tol)

@@ -103,8 +103,14 @@ class Persistent:
                 f"{path} holds a {name}, not a {cls.__name__}. Load it with {name}.load, or with "
                 "convexformer.load_model."
             )
-        model = kind(**{name: _unplain(value) for name, value in described["params"].items()})
-        model._restore(described, arrays)
+        try:
+            model = kind(**{key: _unplain(value) for key, value in described["params"].items()})
+            model._restore(described, arrays)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is not a whole {name} as convexformer {convexformer.__version__} knows it "
+                f"({error}); it was written by {described.get('library_version')}. Save it again."
+            ) from error
         return model
 
     def _restore(self, described: dict[str, Any], arrays: dict[str, NDArray]) -> None:
