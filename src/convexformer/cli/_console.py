@@ -99,7 +99,9 @@ def live(what: str) -> Iterator[Callable[[Any], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with Progress(*columns, console=err(), transient=True) as progress:
+        console = err()
+        hidden = not console.is_terminal
+        with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
             task = progress.add_task(what, total=None)
 
             def report(point: Any) -> None:

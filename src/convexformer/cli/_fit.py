@@ -87,7 +87,7 @@ def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool
 
     console = out()
     N, n, d = samples.X.shape
-    hint = "  (guessed; --task says otherwise)" if guessed else ""
+    hint = "  (guessed, see --task)" if guessed else ""
     console.print(
         Text.assemble(
             (result["task"].capitalize(), "bold"),

@@ -36,6 +36,8 @@ HUES = (
     "#4d4d4d",
 )
 
+LABEL_SPACE = 11.5  # points between two names at the ends of lines
+
 STYLE: Any = {  # Any: the stubs type every key
     "font.size": 10,
     "axes.titlesize": 12,
@@ -181,3 +183,33 @@ def spread(positions: ArrayLike, space: float, low: float, high: float) -> NDArr
     placed = np.empty(len(order))
     placed[order] = base + space * np.arange(len(order))
     return placed
+
+
+def end_labels(ax: Axes, x: float, labels: Sequence[tuple[str, float, str]], height: float) -> None:
+    """Write (name, y, colour) right of where lines end at ``(x, y)``, moved apart where they crowd.
+
+    `height` is that of `ax` in inches; a name that had to move far is tied to its line.
+    """
+    if not labels:
+        return
+    low, high = ax.get_ylim()
+    per_point = (high - low) / (72 * height)
+    ends = [end for _, end, _ in labels]
+    for (name, end, color), place in zip(
+        labels, spread(ends, LABEL_SPACE * per_point, low, high), strict=True
+    ):
+        shift = (place - end) / per_point
+        ax.annotate(
+            name,
+            xy=(x, end),
+            xytext=(14, shift),
+            textcoords="offset points",
+            va="center",
+            fontsize=8 if color == MUTED else 9.5,
+            fontweight="normal" if color == MUTED else "bold",
+            color=color,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1}
+            if abs(shift) > LABEL_SPACE
+            else None,
+        )

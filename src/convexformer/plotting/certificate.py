@@ -96,10 +96,7 @@ class CertificateDisplay:
         """
         trace: Sequence[Any] | None = getattr(estimator, "trace_", None)
         if not trace:
-            raise ValueError(
-                f"{type(estimator).__name__} has no trace_; fit it first (a model loaded from a "
-                "file carries its certificate but not its trace)."
-            )
+            raise ValueError(f"{type(estimator).__name__} has no trace_; fit it first.")
         display = cls(
             [point.iteration for point in trace],
             [point.seconds for point in trace],

@@ -19,13 +19,13 @@ from ._style import (
     HUES,
     INK,
     MUTED,
+    end_labels,
     fit_page,
     footnote,
     listing,
     names_for,
     new_axes,
     root,
-    spread,
     styled,
 )
 
@@ -34,7 +34,6 @@ Array = NDArray[np.float64]
 TICKS = [m * 10.0**e for e in range(-8, 1) for m in (1, 2, 5)]
 SCORE_SHARE = 0.45  # height of the panel of scores, over that of the norms
 PANEL_GAP = 0.12  # inches
-LABEL_SPACE = 11.5  # points between the baselines of two labels
 
 
 class PathDisplay:
@@ -182,8 +181,10 @@ class PathDisplay:
             scores=estimator.mean_scores_,
             score_errors=estimator.standard_errors_,
             score_name=f"{score_name}\n({len(estimator.scores_)} folds, ± 1 standard error)",
-            marks={f"chosen: {chosen:.3g}": chosen},
+            marks={"chosen": chosen},
         )
+        if title is None:
+            title = rf"Cross-validation chooses {chosen:.3g} β$_{{\max}}$"
         return display.plot(ax, title=title)
 
     @styled
@@ -247,40 +248,12 @@ class PathDisplay:
         ax.set_ylabel("token norm")
         ax.grid(axis="y", color=FAINT, linewidth=0.6)
         ax.spines[["top", "right"]].set_visible(False)
-        self._labels(norms[-1], colors)
+        labels = [(self.token_names[k], float(norms[-1, k]), hue) for k, hue in colors.items()]
+        hidden = norms[-1, order[len(colors) : np.count_nonzero(norms[-1])]]
+        if len(hidden):
+            labels.append((f"{len(hidden)} more", float(hidden[0]), MUTED))
+        end_labels(ax, self.betas[-1], labels, self._height())
         self._counts(np.count_nonzero(norms, axis=1))
-
-    def _labels(self, last: Array, colors: Mapping[int, str]) -> None:
-        """Names at the right ends, moved apart where lines end close together."""
-        ax, ends = self.ax_, last[list(colors)]
-        low, high = ax.get_ylim()
-        per_point = (high - low) / (72 * self._height())
-        places = spread(ends, LABEL_SPACE * per_point, low, high)
-        for k, end, place in zip(colors, ends, places, strict=True):
-            ax.annotate(
-                self.token_names[k],
-                xy=(self.betas[-1], end),
-                xytext=(10, (place - end) / per_point),
-                textcoords="offset points",
-                va="center",
-                fontsize=9.5,
-                fontweight="bold",
-                color=colors[k],
-                annotation_clip=False,
-            )
-        hidden = np.count_nonzero(last) - len(colors)
-        if hidden > 0:
-            place = min(places) if len(places) else high
-            ax.annotate(
-                f"{hidden} more",
-                xy=(self.betas[-1], max(low, place - 1.3 * LABEL_SPACE * per_point)),
-                xytext=(10, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-                color=MUTED,
-                annotation_clip=False,
-            )
 
     def _height(self) -> float:
         """Height in inches of the panel of norms, as far as it is known before layout."""
@@ -338,14 +311,16 @@ class PathDisplay:
         for name, beta in self.marks.items():
             for ax in {id(a): a for a in (self.ax_, bottom)}.values():
                 ax.axvline(beta, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+            # Norms leave room on top, scores below.
+            low = self.token_norms is None
             self.ax_.annotate(
                 name,
-                xy=(beta, 0.97),
+                xy=(beta, 0.04 if low else 0.97),
                 xycoords=("data", "axes fraction"),
                 xytext=(-4, 0),
                 textcoords="offset points",
                 ha="right",
-                va="top",
+                va="bottom" if low else "top",
                 fontsize=8.5,
                 color=INK,
             )

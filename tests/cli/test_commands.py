@@ -1,0 +1,224 @@
+"""fit, path and explain: results, JSON, and errors that leave files untouched."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import convexformer as cf
+
+
+def test_version(run):
+    assert run("--version").stdout == f"convexformer {cf.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["demo", "fit", "path", "explain"])
+def test_help(run, command):
+    assert "--json" in run(command, "--help").stdout
+
+
+# fit ------------------------------------------------------------------------------------------
+
+
+def test_fit_saves_the_model_it_describes(run_json, npz, arrays, tmp_path):
+    out = tmp_path / "m.safetensors"
+    result = run_json("fit", npz, "--target", "kind", "--out", out, "--beta", "0.2")
+    model = cf.load_model(out)
+    again = cf.ConvexAttentionClassifier(0.2).fit(arrays["X"], arrays["kind"])
+    np.testing.assert_array_equal(model.coef_, again.coef_)
+    assert result["task"] == "classification" and result["classes"] == ["down", "up"]
+    assert result["tokens"][:2] == ["body", "tail"]
+    assert result["converged"] and result["relative_gap"] <= 1e-6
+    assert result["certificate"]["primal"] == model.certificate_.primal
+    assert result["beta"] == pytest.approx(0.2)
+    assert model.verbose is False
+
+
+def test_fit_for_people(run, npz, tmp_path):
+    result = run("fit", npz, "--target", "y", "--out", tmp_path / "m.safetensors")
+    assert "Regression on 80 samples of 3 tokens x 2 channels" in result.stdout
+    assert "Certified optimum" in result.stdout and "body" in result.stdout
+
+
+def test_fit_options_reach_the_estimator(run, npz, tmp_path):
+    out = tmp_path / "m.safetensors"
+    options = ("--task", "regression", "--penalty", "token", "--tol", "1e-4", "--max-time", "9")
+    run("fit", npz, "--target", "y", "--out", out, *options)
+    model = cf.load_model(out)
+    assert isinstance(model, cf.ConvexAttentionRegressor)
+    assert (model.penalty, model.tol, model.max_time) == ("token", 1e-4, 9.0)
+
+
+def test_fit_by_cross_validation(run_json, csv, tmp_path):
+    out = tmp_path / "m.safetensors"
+    columns = ("--group-by-prefix", ".", "--drop", "kind")
+    result = run_json("fit", csv, "--target", "y", "--out", out, "--cv", 3, *columns)
+    assert result["estimator"] == "ConvexAttentionRegressorCV"
+    assert result["beta"] == pytest.approx(cf.load_model(out).beta_fraction_)
+
+
+def test_a_fit_out_of_time_warns_and_is_saved(run, npz, tmp_path):
+    out = tmp_path / "m.safetensors"
+    arguments = ("fit", npz, "--target", "kind", "--out", out, "--max-time", "1e-9", "--json")
+    result = run(*arguments, "--tol", "1e-12", "--beta", "0.001")
+    assert json.loads(result.stdout)["converged"] is False
+    assert "warning: Stopped at a relative duality gap" in result.stderr
+    assert out.exists()
+
+
+# path -----------------------------------------------------------------------------------------
+
+
+def test_path_to_a_folder(run_json, npz, tmp_path):
+    folder = tmp_path / "results"
+    result = run_json("path", npz, "--target", "y", "--out", folder, "--n-betas", 8)
+    assert [file.name for file in sorted(folder.iterdir())] == ["path.csv", "path.json", "path.png"]
+    assert result["entry_order"][:2] == ["body", "tail"]
+    assert len(result["models"]) == 8 and result["relative_gap"] <= 1e-6
+    assert json.loads((folder / "path.json").read_text()) == result
+    frame = pd.read_csv(folder / "path.csv")
+    assert list(frame.columns[-3:]) == ["head", "body", "tail"]
+    norms = [model["token_norms"] for model in result["models"]]
+    np.testing.assert_allclose(frame[["head", "body", "tail"]], norms, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.json", "p.png", "p.svg", "p.pdf"])
+def test_path_to_one_file(run, npz, tmp_path, name):
+    run("path", npz, "--target", "y", "--out", tmp_path / name, "--n-betas", 3)
+    assert (tmp_path / name).stat().st_size > 0
+
+
+def test_path_for_people(run, npz):
+    out = run("path", npz, "--target", "kind").stdout
+    assert "Tokens enter in the order body tail" in out and "30 certified models" in out
+
+
+# explain --------------------------------------------------------------------------------------
+
+
+def test_explain_remembers_names(run_json, model):
+    result = run_json("explain", model)
+    assert result["tokens"][:2] == ["body", "tail"]
+    largest = result["reads"]["body"][0]
+    assert largest["channel"] == "x" and largest["coefficient"] > 0
+
+
+def test_explain_with_other_names_and_a_figure(run, model, tmp_path):
+    figure = tmp_path / "map.png"
+    out = run("explain", model, "--tokens", "A,B,C", "--channels", "p,q", "--figure", figure).stdout
+    assert "B" in out and "p +" in out and "+ speaks for up" in out
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_explain_several_classes(run, run_json, arrays, tmp_path):
+    three = np.digitize(arrays["y"], [-1, 1])
+    np.savez(tmp_path / "three.npz", X=arrays["X"], y=three)
+    out = tmp_path / "m.safetensors"
+    run("fit", tmp_path / "three.npz", "--target", "y", "--out", out)
+    result = run_json("explain", out)
+    assert result["n_outputs"] == 3
+    assert {term["output"] for terms in result["reads"].values() for term in terms} <= set("012")
+    assert "2/0 +" in run("explain", out).stdout
+
+
+# errors ---------------------------------------------------------------------------------------
+
+
+def snapshot(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fit none.npz --target y --out m.st", "there is no file"),
+        ("fit data.npz --target z --out m.st", "no array 'z'; it holds"),
+        ("fit data.npz --target y --out old.st", "old.st exists; use --force"),
+        ("fit data.npz --target y --out no/m.st", "does not exist; create it"),
+        ("fit data.npz --target y --out data.npz/m.st", "does not exist; create it"),
+        ("fit data.npz --target y --out folder --force", "is a directory"),
+        ("fit data.npz --target y --out m.st --beta -1", "beta must be a positive number"),
+        ("fit data.npz --target y --out m.st --beta 0.1 --cv 3", "give --cv or --beta"),
+        ("fit data.npz --target y --out m.st --tol 0", "tol must be a positive number"),
+        ("fit nan.npz --target y --out m.st", "X contains NaN or infinity"),
+        ("fit short.npz --target y --out m.st", "inconsistent lengths"),
+        ("fit flat.npz --target y --out m.st", "X must be 3-D"),
+        ("fit one.npz --target y --out m.st --task classification", "only one class"),
+        ("fit words.npz --target y --out m.st", "could not convert string"),
+        ("path data.npz --target y --out old.csv", "old.csv exists; use --force"),
+        ("path data.npz --target y --out p.docx", "should end in .csv, .json"),
+        ("path data.npz --target y --out old", "old is a file; give the name of a folder"),
+        ("path data.npz --target y --out no/folder", "does not exist; create it"),
+        ("path data.npz --target y --eps 2", "eps"),
+        ("explain none.st", "there is no file"),
+        ("explain data.npz", "cannot be read as a safetensors file"),
+        ("explain cut.st", "truncated"),
+        ("explain newer.st", "format version 99"),
+        ("explain foreign.st", "holds no convexformer model"),
+        ("explain good.st --tokens A,B", "2 names and the model 3"),
+        ("explain good.st --tokens A,B,A", "same name twice"),
+        ("explain good.st --figure map.bmp", "use one of .png"),
+        ("explain good.st --figure old.png", "old.png exists; use --force"),
+        ("demo --out demo", "tokens.png exists; use --force"),
+        ("demo --out old", "old is a file"),
+        ("demo --out no/demo", "does not exist; create it"),
+    ],
+)
+@pytest.mark.parametrize("json", [False, True])
+def test_bad_input_is_one_line_and_touches_nothing(
+    place, run, monkeypatch, arguments, message, json
+):
+    monkeypatch.chdir(place)
+    before = snapshot(place)
+    result = run(*arguments.split(), *(["--json"] if json else []), code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert message in result.stderr
+    assert snapshot(place) == before
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, arrays):
+    """A folder with good and bad files of every kind."""
+    folder = tmp_path_factory.mktemp("place")
+    X, y = arrays["X"], arrays["y"]
+    bad = X.copy()
+    bad[3, 1, 0] = np.nan
+    np.savez(folder / "data.npz", X=X, y=y)
+    np.savez(folder / "nan.npz", X=bad, y=y)
+    np.savez(folder / "short.npz", X=X, y=y[:-1])
+    np.savez(folder / "flat.npz", X=y, y=y)
+    np.savez(folder / "one.npz", X=X, y=np.zeros(80))
+    np.savez(folder / "words.npz", X=np.full((80, 3, 2), "a"), y=y)
+    cf.ConvexAttentionRegressor().fit(X, y).save(folder / "good.st")
+    model = (folder / "good.st").read_bytes()
+    (folder / "cut.st").write_bytes(model[:-20])
+    version = b'"format_version":"1"'
+    assert version in model
+    (folder / "newer.st").write_bytes(_resized(model, version, b'"format_version":"99"'))
+    from safetensors.numpy import save_file
+
+    save_file({"a": np.zeros(3)}, folder / "foreign.st")
+    (folder / "folder").mkdir()
+    (folder / "demo").mkdir()
+    for name in ("old.st", "old.csv", "old.png", "old", "demo/tokens.png"):
+        (folder / name).write_text("precious")
+    return folder
+
+
+def _resized(model, old, new):
+    """Replace a piece of a safetensors header, whose length comes first."""
+    length = int.from_bytes(model[:8], "little")
+    header = model[8 : 8 + length].replace(old, new)
+    return len(header).to_bytes(8, "little") + header + model[8 + length :]
+
+
+def test_force_overwrites(run, model, npz, tmp_path):
+    figure = tmp_path / "map.png"
+    figure.write_text("old")
+    run("explain", model, "--figure", figure, "--force")
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    before = model.read_bytes()
+    run("fit", npz, "--target", "y", "--out", model, "--force")
+    assert model.read_bytes() != before

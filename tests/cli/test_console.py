@@ -1,0 +1,75 @@
+"""The live line, JSON, and files that are written whole or not at all."""
+
+import io
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.exceptions import ConvergenceWarning
+
+from convexformer.cli import _console
+from convexformer.solvers import TracePoint
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal that keeps what is written to it."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, highlight=False)
+    monkeypatch.setattr(_console, "err", lambda: console)
+    return screen
+
+
+def test_the_live_line_shows_gap_tokens_and_time(terminal):
+    with _console.live("fitting") as report:
+        report(TracePoint(3, 0.1, 3.25e-5, 7))
+    shown = terminal.getvalue()
+    assert "fitting  relative gap" in shown and "3.2e-05" in shown and "7 tokens" in shown
+    assert "0:00:0" in shown
+
+
+def test_warnings_follow_once_and_in_one_line(terminal):
+    with _console.live("fitting"):
+        for _ in range(2):
+            warnings.warn("Stopped at\na gap", ConvergenceWarning, stacklevel=1)
+        warnings.warn("not for users", DeprecationWarning, stacklevel=1)
+    assert terminal.getvalue().count("Stopped at a gap") == 1
+    assert "not for users" not in terminal.getvalue()
+
+
+def test_json_has_no_nan_and_no_numpy():
+    value = {"a": np.float32(1.5), "b": np.array([np.nan, 1.0]), "c": Path("x"), "d": [np.inf]}
+    assert json.loads(_console.to_json(value)) == {
+        "a": 1.5,
+        "b": [None, 1.0],
+        "c": "x",
+        "d": [None],
+    }
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    file = tmp_path / "f.txt"
+    file.write_text("old")
+    with pytest.raises(RuntimeError), _console.replacing(file) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_work(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(_console.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(_console.InputError, match="cannot be written: Permission denied"):
+        _console.check_output(tmp_path / "m.st", force=False)
+
+
+def test_a_read_only_file_is_found_before_work(tmp_path, monkeypatch):
+    (tmp_path / "m.st").write_text("old")
+    monkeypatch.setattr(_console.os, "access", lambda *args: False)
+    with pytest.raises(_console.InputError, match="permission denied"):
+        _console.check_output(tmp_path / "m.st", force=True)

@@ -1,0 +1,119 @@
+"""PathDisplay: lines, counts, marks and scores of a path."""
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+from convexformer import ConvexAttentionRegressorCV, PathDisplay, attention_path
+from convexformer.plotting._style import spread
+
+TOKENS = [f"P{k}" for k in range(1, 13)]
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 12, 2))
+    return X, 2 * X[:, 4, 0] + X[:, 7, 1] + 0.5 * rng.normal(size=120)
+
+
+@pytest.fixture(scope="module")
+def path(data):
+    return attention_path(*data, n_betas=12)
+
+
+def test_lines_are_the_norms_from_entry_on(path):
+    display = PathDisplay.from_path(path, tokens=TOKENS)
+    for k, line in enumerate(display.lines_):
+        drawn = line.get_ydata()
+        shown = np.isfinite(drawn)
+        np.testing.assert_array_equal(drawn[shown], path.token_norms[shown, k])
+        assert np.all(path.token_norms[~shown, k] == 0)
+    np.testing.assert_array_equal(display.lines_[0].get_xdata(), path.betas)
+    np.testing.assert_array_equal(display.n_tokens_used, path.n_tokens_used)
+
+
+def test_order_of_entry_is_the_title(path):
+    display = PathDisplay.from_path(path, tokens=TOKENS)
+    assert display.entry_order()[:2] == ["P5", "P8"]
+    assert display.ax_.get_title(loc="left").startswith("P5 enters first, then P8")
+    assert display.score_ax_ is None
+    left, right = display.ax_.get_xlim()
+    assert left > right  # the penalty weakens to the right
+
+
+def test_largest_tokens_are_labelled_at_their_ends_and_the_rest_counted(path):
+    display = PathDisplay.from_path(path, tokens=TOKENS)
+    texts = {text.get_text() for text in display.ax_.texts}
+    assert {"P5", "P8"} <= texts
+    hidden = path.n_tokens_used[-1] - 9
+    assert hidden <= 0 or f"{hidden} more" in texts
+
+
+def test_scores_and_marks_are_drawn_below(path):
+    scores = np.linspace(0, 1, 12)
+    display = PathDisplay.from_path(
+        path, scores=scores, score_name="AUC", marks={"best": float(path.betas[3])}
+    )
+    assert display.score_ax_ is not display.ax_
+    assert display.score_ax_.get_ylabel() == "AUC"
+    np.testing.assert_array_equal(display.score_ax_.lines[0].get_ydata(), scores)
+    assert "best" in {text.get_text() for text in display.ax_.texts}
+    assert any(np.all(line.get_xdata() == path.betas[3]) for line in display.score_ax_.lines)
+
+
+def test_any_order_of_betas(path):
+    shuffled = np.random.default_rng(0).permutation(12)
+    display = PathDisplay(path.betas[shuffled], path.token_norms[shuffled], scores=shuffled)
+    np.testing.assert_array_equal(display.betas, path.betas)
+    np.testing.assert_array_equal(display.token_norms, path.token_norms)
+    np.testing.assert_array_equal(display.scores, np.arange(12))
+
+
+def test_cross_validation_shows_scores_and_choice(data):
+    model = ConvexAttentionRegressorCV(cv=3, n_betas=8).fit(*data)
+    display = PathDisplay.from_estimator(model)
+    assert display.score_ax_ is display.ax_
+    np.testing.assert_array_equal(display.scores, model.mean_scores_)
+    assert display.marks == {"chosen": model.beta_fraction_}
+    assert f"{model.beta_fraction_:.3g}" in display.ax_.get_title(loc="left")
+    assert "3 folds" in display.ax_.get_ylabel()
+
+
+def test_given_axes_are_used(path):
+    figure, ax = plt.subplots()
+    display = PathDisplay.from_path(path, ax=ax, scores=np.zeros(12), title="mine")
+    assert display.ax_ is ax and display.figure_ is figure and ax.get_title(loc="left") == "mine"
+
+
+def test_a_path_without_tokens_and_one_beta():
+    display = PathDisplay([1.0], np.zeros((1, 3))).plot()
+    assert display.ax_.get_title(loc="left").startswith("No token enters")
+    display.figure_.canvas.draw()
+
+
+def test_bad_input_is_named(path):
+    with pytest.raises(ValueError, match="leave beta = 0 out"):
+        PathDisplay([1.0, 0.0], np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"token_norms must have shape \(2, n\)"):
+        PathDisplay([1.0, 0.5], np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="nothing to draw"):
+        PathDisplay([1.0])
+    with pytest.raises(ValueError, match=r"scores must have shape \(12,\)"):
+        PathDisplay.from_path(path, scores=[1.0])
+    with pytest.raises(ValueError, match="needs a fitted CV estimator"):
+        PathDisplay.from_estimator(ConvexAttentionRegressorCV())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_spread_keeps_order_and_distance(seed):
+    rng = np.random.default_rng(seed)
+    positions = rng.uniform(0, 1, size=8)
+    placed = spread(positions, 0.1, 0.0, 1.0)
+    order = np.argsort(positions)
+    assert np.all(np.diff(placed[order]) >= 0.1 - 1e-12)
+    assert placed.min() >= 0 and placed.max() <= 1 + 1e-12
+
+
+def test_spread_leaves_what_is_apart_alone():
+    np.testing.assert_allclose(spread([0.9, 0.1, 0.5], 0.1, 0.0, 1.0), [0.9, 0.1, 0.5])

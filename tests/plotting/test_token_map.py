@@ -1,0 +1,128 @@
+"""TokenMapDisplay: the right numbers in the right places, under the right names."""
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+from convexformer import ConvexAttentionClassifier, ConvexAttentionRegressor, TokenMapDisplay
+
+TOKENS = ["P1", "P2", "P3", "P4", "P5"]
+CHANNELS = ["a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def binary():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 5, 3))
+    y = np.where(X[:, 1, 0] - X[:, 3, 2] + 0.3 * rng.normal(size=150) > 0, "yes", "no")
+    return ConvexAttentionClassifier(beta=0.3).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def several():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(150, 5, 3))
+    y = np.argmax(X[:, 2] + 0.3 * rng.normal(size=(150, 3)), axis=1)
+    return ConvexAttentionClassifier(beta=0.2).fit(X, y)
+
+
+def test_bars_are_the_norms_and_cells_the_coefficients(binary):
+    display = TokenMapDisplay.from_estimator(binary, tokens=TOKENS, channels=CHANNELS)
+    heights = [bar.get_height() for bar in display.bars_]
+    np.testing.assert_allclose(heights, binary.token_norms_, rtol=1e-12)
+    cells = np.asarray(display.image_.get_array()).reshape(3, 5)
+    np.testing.assert_array_equal(cells, binary.coef_[0].T)
+    low, high = display.image_.get_clim()
+    assert low == -high == -np.abs(binary.coef_).max()  # white is zero
+    assert display.tokens_used == ["P2", "P4"] or display.tokens_used == ["P4", "P2"]
+
+
+def test_names_are_on_the_axes_and_the_title_tells(binary):
+    display = TokenMapDisplay.from_estimator(binary, tokens=TOKENS, channels=CHANNELS)
+    assert [label.get_text() for label in display.ax_.get_xticklabels()] == TOKENS
+    assert [label.get_text() for label in display.ax_.get_yticklabels()] == CHANNELS
+    title = display.bars_ax_.get_title(loc="left")
+    assert title.startswith("The optimum uses 2 tokens of 5: P")
+    labels = [ax.get_ylabel() for ax in display.figure_.axes]
+    assert "contribution to the log-odds of “yes”" in labels
+    notes = " ".join(text.get_text() for text in display.ax_.texts)
+    assert f"relative duality gap {binary.certificate_.relative_gap:.1e}" in notes
+
+
+def test_unused_tokens_are_pale(binary):
+    display = TokenMapDisplay.from_estimator(binary, tokens=TOKENS)
+    labels = display.ax_.get_xticklabels()
+    colours = {label.get_text(): label.get_color() for label in labels}
+    assert colours["P1"] == colours["P3"] == colours["P5"] != colours["P2"] == colours["P4"]
+
+
+def test_channel_groups_arrange_the_rows(binary):
+    display = TokenMapDisplay.from_estimator(
+        binary, channels=CHANNELS, channel_groups={"last": ["c"], "first": ["b"]}
+    )
+    assert [label.get_text() for label in display.ax_.get_yticklabels()] == ["c", "b", "a"]
+    cells = np.asarray(display.image_.get_array()).reshape(3, 5)
+    np.testing.assert_array_equal(cells, binary.coef_[0].T[[2, 1, 0]])
+    assert {"last", "first", "other"} <= {text.get_text() for text in display.ax_.texts}
+    with pytest.raises(ValueError, match="channel_groups names z, which the model does not have"):
+        TokenMapDisplay.from_estimator(binary, channels=CHANNELS, channel_groups={"x": ["z"]})
+
+
+def test_several_outputs_are_a_map_of_norms(several):
+    display = TokenMapDisplay.from_estimator(several, outputs=["A", "B", "C"])
+    cells = np.asarray(display.image_.get_array()).reshape(3, 5)
+    np.testing.assert_allclose(cells, several.token_norms_, rtol=1e-12)
+    assert [label.get_text() for label in display.ax_.get_yticklabels()] == ["A", "B", "C"]
+    heights = [bar.get_height() for bar in display.bars_]
+    np.testing.assert_allclose(heights, np.linalg.norm(several.token_norms_, axis=0), rtol=1e-12)
+
+
+def test_one_of_several_outputs(several):
+    display = TokenMapDisplay.from_estimator(several, output=1)
+    assert display.output_names == ["1"]
+    np.testing.assert_array_equal(display.coef, several.coef_[[1]])
+    with pytest.raises(ValueError, match="one output and there are 3"):
+        TokenMapDisplay.from_estimator(several, kind="channels")
+
+
+def test_given_axes_are_used(binary):
+    figure, axes = plt.subplots(1, 2)
+    size = figure.get_size_inches().copy()
+    for kind, ax in zip(("bars", "channels"), axes, strict=True):
+        display = TokenMapDisplay.from_estimator(binary, ax=ax, kind=kind)
+        assert display.ax_ is ax and display.figure_ is figure
+    np.testing.assert_array_equal(figure.get_size_inches(), size)
+    assert len(plt.get_fignums()) == 1
+
+
+def test_nothing_drawn_is_cut_off(binary):
+    long = [f"a very long channel name {j}" for j in range(3)]
+    display = TokenMapDisplay.from_estimator(binary, tokens=TOKENS, channels=long)
+    box, size = display.figure_.get_tightbbox(), display.figure_.get_size_inches()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= size[0] and box.y1 <= size[1]
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "kind"), [(1, 1, "bars"), (200, 3, "channels"), (3, 99, "bars")]
+)
+def test_odd_shapes(n, d, kind):
+    display = TokenMapDisplay(np.ones((1, n, d))).plot()
+    assert display._kind("auto") == kind
+    assert len(display.ax_.get_xticks()) <= 80
+    display.figure_.canvas.draw()
+
+
+def test_an_empty_model_says_so():
+    display = TokenMapDisplay(np.zeros((1, 3, 2))).plot()
+    assert display.bars_ax_.get_title(loc="left").startswith("No token is used")
+
+
+def test_bad_input_is_named(binary):
+    with pytest.raises(ValueError, match="tokens has 2 names, the model has 5 tokens"):
+        TokenMapDisplay.from_estimator(binary, tokens=["a", "b"])
+    with pytest.raises(ValueError, match="not fitted"):
+        TokenMapDisplay.from_estimator(ConvexAttentionRegressor())
+    with pytest.raises(ValueError, match="kind must be one of"):
+        TokenMapDisplay.from_estimator(binary, kind="pie")
+    with pytest.raises(ValueError, match=r"\(c, n, d\)"):
+        TokenMapDisplay(np.zeros((3, 2)))
