@@ -268,9 +268,9 @@ def missing_class(s: Sketch) -> None:
 
     def edit(Y: Array) -> Array:
         present = Y[:, -1] > 0 if s.loss in ("logistic", "softmax", "poisson") else Y[:, -1] > 1
-        s.sample_weight[present] = 0.0  # type: ignore[index]
-        if not np.any(s.sample_weight):  # type: ignore[arg-type]
-            s.sample_weight[0] = 1.0  # type: ignore[index]
+        s.sample_weight[present] = 0.0
+        if not np.any(s.sample_weight):
+            s.sample_weight[0] = 1.0
         return Y
 
     s.edit_targets = edit

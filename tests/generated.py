@@ -84,7 +84,7 @@ def small(
         sketch.penalty_weights = rng.uniform(0.5, 2.0, size=5)
     Y = sketch.targets()
     if weighted:  # every class keeps a sample of positive weight
-        sketch.sample_weight[:3] = 1.0  # type: ignore[index]
+        sketch.sample_weight[:3] = 1.0
         Y[:3] = draw(rng, rng.normal(size=(3, Y.shape[1])), loss, 0.0)
     return Raw(
         sketch.X,
@@ -139,7 +139,7 @@ def fits(
         problem = raw.problem()
         for fraction in fractions:
             start = time.perf_counter()
-            solution = solve(problem, fraction * problem.beta_max, **options)  # type: ignore[arg-type]
+            solution = solve(problem, fraction * problem.beta_max, **options)
             yield Fit(case, fraction, solution, time.perf_counter() - start)
 
 

@@ -12,7 +12,6 @@ from convexformer.solvers import Solution, solve
 
 TOL = 1e-6
 SHARDS = 20
-CHECK_EVERY = 10
 PATIENCE = 20.0  # seconds for one fit, so that a stubborn one fails and does not hang
 
 # Fits that end with `converged=False` and their true gap, as (name, fraction). Fewer than one in a
@@ -80,14 +79,14 @@ def check_certificate(fit: Fit) -> None:
 def test_no_bound_is_above_another_methods_model(shard):
     """A dual value above the objective of any model would be a wrong certificate."""
     near = []
-    chosen = SOLVABLE[shard::SHARDS][:: CHECK_EVERY // 3]
-    for fit in fits(chosen, fractions=[FRACTIONS[shard % 3]], tol=TOL, max_time=PATIENCE):
-        raw, certificate = fit.case.raw(), fit.solution.certificate
+    third = SOLVABLE[shard::SHARDS][shard % 3 :: 3]  # at one fraction: every ninth fit
+    for fit in fits(third, fractions=[FRACTIONS[shard // 3 % 3]], tol=TOL, max_time=PATIENCE):
+        certificate = fit.solution.certificate
         other = independent_objective(fit)
         assert certificate.dual <= other * (1 + 1e-12), fit
         if fit.solution.converged:
             assert certificate.primal <= other * (1 + 2 * TOL), fit
-        near.append(other <= certificate.primal * (1 + 1e-4) or raw.X.size == 0)
+        near.append(other <= certificate.primal * (1 + 1e-4))
     assert np.mean(near) > 0.7, "the independent models should be good ones"
 
 
