@@ -43,6 +43,10 @@ class TokenDesign:
 
     def predict(self, Z: Array, groups: Groups | None = None) -> Array:
         """Scores ``(N, c)`` of coefficients ``Z (groups, d, c)``."""
+        if groups is not None and self._prefers_whole(groups):
+            scattered = np.zeros((self.n_groups, *Z.shape[1:]))
+            scattered[groups] = Z
+            Z, groups = scattered, None
         W = Z.reshape(-1, Z.shape[2])
         F = np.zeros((self.n_samples, Z.shape[2]))
         if len(W):
@@ -52,6 +56,8 @@ class TokenDesign:
 
     def correlate(self, V: Array, groups: Groups | None = None) -> Array:
         """``M_k = X_k' V``: ``(groups, d, c)``."""
+        if groups is not None and self._prefers_whole(groups):
+            return self.correlate(V)[groups]
         M = np.zeros((self._count(groups) * self.dim, V.shape[1]))
         for rows, A in self._row_blocks(groups):
             M += A.T @ V[rows]
@@ -80,28 +86,50 @@ class TokenDesign:
                     Q[j] += A.T @ (w[:, j, None] * A)
         return Q, q
 
-    def kernel(self, groups: Groups, eta: Array, center: Array | None) -> Array:
-        """``sum_k eta_k A_k A_k'``, ``(N, N)``."""
-        K = np.zeros((self.n_samples, self.n_samples))
+    def cross_gram(self, left: Groups, right: Groups, weight: Array, center: Array | None) -> Array:
+        """``A_left' diag(w) A_right``, where every group of `right` is also one of `left`."""
+        where = {k: j for j, k in enumerate(left.tolist())}
+        columns = np.array([where[k] for k in right.tolist()])
+        Q = np.zeros((len(left) * self.dim, len(right) * self.dim))
+        for rows, A in self._row_blocks(left):
+            A = self._centered(A, left, center)
+            B = A.reshape(len(A), len(left), self.dim)[:, columns].reshape(len(A), -1)
+            Q += A.T @ (weight[rows, None] * B)
+        return Q
+
+    def kernel(
+        self, groups: Groups, eta: Array, center: Array | None, dtype: type = np.float64
+    ) -> NDArray:
+        """``sum_k eta_k A_k A_k'``, ``(N, N)``, formed in the precision of `dtype`."""
+        K: NDArray = np.zeros((self.n_samples, self.n_samples), dtype=dtype)
         for part, A in self._group_blocks(groups):
             A = self._centered(A, groups[part], center)
             A *= np.repeat(np.sqrt(eta[part]), self.dim)
+            A = A.astype(dtype, copy=False)
             K += A @ A.T
         return K
 
     def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
-        """What each group alone would predict, ``A_k G_k``: ``(N, groups)`` for ``G (groups, d)``."""
+        """What each group predicts alone, ``A_k G_k``: ``(N, groups)`` for ``G (groups, d)``."""
         U = np.empty((self.n_samples, len(groups)))
         for rows, A in self._row_blocks(groups):
-            A = self._centered(A, groups, center).reshape(-1, len(groups), self.dim)
+            A = A.reshape(-1, len(groups), self.dim)
             U[rows] = np.einsum("ikd,kd->ik", A, G, optimize=True)
-        return U
+        return U if center is None else U - np.sum(center[groups] * G, axis=1)
+
+    def _prefers_whole(self, groups: Groups) -> bool:
+        """Whether a product with all of X is cheaper than gathering the groups first."""
+        whole = self.mask is None and self.X.dtype == np.float64 and self.X.flags.c_contiguous
+        return whole and 3 * len(groups) >= self.n_groups
 
     def _count(self, groups: Groups | None) -> int:
         return self.n_groups if groups is None else len(groups)
 
     def _centered(self, A: Array, groups: Groups, center: Array | None) -> Array:
-        return A if center is None else A - center[groups].reshape(-1)
+        """`A` less the means of its columns, in place: blocks of groups are fresh copies."""
+        if center is not None:
+            A -= center[groups].reshape(-1)
+        return A
 
     def _row_blocks(self, groups: Groups | None) -> Iterator[tuple[slice, Array]]:
         """Blocks of samples: ``(rows, (rows, groups * d))``, masked, in float64."""
@@ -110,12 +138,12 @@ class TokenDesign:
             return
         whole = groups is None and self.mask is None and self.X.dtype == np.float64
         if whole and self.X.flags.c_contiguous:
-            yield slice(0, self.n_samples), self.X.reshape(self.n_samples, width)
+            yield slice(0, self.n_samples), np.asarray(self.X).reshape(self.n_samples, width)
             return
         step = max(1, BLOCK_BYTES // max(1, 8 * width))
         for start in range(0, self.n_samples, step):
             rows = slice(start, min(start + step, self.n_samples))
-            A = self.X[rows] if groups is None else self.X[rows][:, groups]
+            A = self.X[rows] if groups is None else np.take(self.X[rows], groups, axis=1)
             yield rows, self._masked(A, rows, groups).reshape(-1, width)
 
     def _group_blocks(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
@@ -124,7 +152,7 @@ class TokenDesign:
         everyone = slice(0, self.n_samples)
         for start in range(0, len(groups), step):
             part = slice(start, min(start + step, len(groups)))
-            A = self._masked(self.X[:, groups[part]], everyone, groups[part])
+            A = self._masked(np.take(self.X, groups[part], axis=1), everyone, groups[part])
             yield part, A.reshape(self.n_samples, -1)
 
     def _masked(self, A: NDArray, rows: slice, groups: Groups | None) -> Array:

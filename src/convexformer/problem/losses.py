@@ -100,7 +100,7 @@ class Squared(Loss):
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    r""":math:`\frac12 r^2` for :math:`|r| \le \delta`, else :math:`\delta |r| - \frac12\delta^2`."""
+    r""":math:`\frac12 r^2` up to :math:`|r| = \delta`, then :math:`\delta|r| - \frac12\delta^2`."""
 
     translates: ClassVar[bool] = True
 
@@ -120,7 +120,7 @@ class Huber(Loss):
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
         R = np.abs(F - Y)
-        return np.where(R <= self.delta, 1.0, damping * self.delta / np.maximum(R, self.delta))
+        return np.where(self.delta >= R, 1.0, damping * self.delta / np.maximum(R, self.delta))
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         return V * (Y - 0.5 * V)

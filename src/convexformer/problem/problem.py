@@ -198,11 +198,8 @@ class Problem:
         H = self.weight[:, None] * self.loss.curvature(F, self.Y)
         if self.loss.joint:
             P = H / np.maximum(self.weight[:, None], np.finfo(float).tiny)
-            return np.linalg.lstsq(np.diag(H.sum(axis=0)) - H.T @ P, e, rcond=1e-14)[0]
-        h = H.sum(axis=0)
-        if np.any(h <= 0):  # every sample on a flat part
-            h = self.weight @ self.loss.curvature(F, self.Y, damping=1.0)
-        return e / h
+            return np.asarray(np.linalg.lstsq(np.diag(H.sum(axis=0)) - H.T @ P, e, rcond=1e-14)[0])
+        return e / np.maximum(H.sum(axis=0), 1e-10 * self.weight.sum())
 
     # Dual -------------------------------------------------------------------------------------
 
@@ -261,7 +258,8 @@ class Problem:
         a = self.weight[:, None]
         lower, upper = (np.broadcast_to(end, self.Y.shape) for end in self.loss.bounds(self.Y))
         # 0 * inf: a sample without weight has no dual point but zero
-        return tuple(np.where(a > 0, a * end, 0.0) for end in (lower, upper))
+        with np.errstate(invalid="ignore"):
+            return np.where(a > 0, a * lower, 0.0), np.where(a > 0, a * upper, 0.0)
 
     def _drawn_inside(self, V: Array) -> Array:
         """Move `V` within bounds, towards a balanced point that is inside."""
@@ -269,9 +267,10 @@ class Problem:
         free = self.weight > 0
         around_zero = np.all(lower[free] < 0) and np.all(upper[free] > 0)
         inside = np.zeros_like(V) if around_zero else np.clip(self._null, lower, upper)
-        room = np.where(V > inside, upper - inside, inside - lower)
-        ratio = np.divide(room, np.abs(V - inside), out=np.ones_like(V), where=V != inside)
-        return inside + min(1.0, float(np.min(ratio))) * (V - inside)
+        move = V - inside
+        room = np.where(move > 0, upper - inside, inside - lower)
+        ratio = np.divide(room, np.abs(move), out=np.ones_like(V), where=move != 0)
+        return inside + min(1.0, float(np.min(ratio))) * move
 
     @property
     def separable(self) -> bool:

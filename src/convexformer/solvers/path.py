@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..problem import Certificate, Problem
 from . import newton, proximal
 from .solution import Callback, Clock, Iterate, Solution
+from .workspace import Workspace
 
 Array = NDArray[np.float64]
 Method = Literal["auto", "newton", "proximal"]
@@ -52,24 +53,45 @@ def solve(
     Solution
         With ``converged=False`` and its true gap where the tolerance was not reached.
     """
+    clock = Clock(max_iter, max_time, callback)
+    return _solve(problem, beta, tol, clock, init, method, Workspace(problem))
+
+
+def _solve(
+    problem: Problem,
+    beta: float,
+    tol: float,
+    clock: Clock,
+    init: Solution | None,
+    method: Method,
+    work: Workspace,
+) -> Solution:
     if not (np.isfinite(beta) and beta >= 0 and (beta > 0 or problem.beta_max == 0)):
         raise ValueError(f"beta must be a positive number, got {beta!r}.")
-    clock = Clock(max_iter, max_time, callback)
     if problem.separable and problem.n_outputs > 1:
-        Z, b = _solve_outputs(problem, beta, tol, clock, init, method)
+        Z, b = _solve_outputs(problem, beta, tol, clock, init, method, work)
     else:
-        Z, b = _solve_one(problem, beta, tol, clock, init, method)
+        Z, b = _solve_one(problem, beta, tol, clock, init, method, work)
     certificate = problem.certificate(Z, b, beta)
     converged = certificate.relative_gap <= tol
     return Solution(Z, b, certificate, converged, clock.n_iter, clock.trace)
 
 
 def _solve_outputs(
-    problem: Problem, beta: float, tol: float, clock: Clock, init: Solution | None, method: Method
+    problem: Problem,
+    beta: float,
+    tol: float,
+    clock: Clock,
+    init: Solution | None,
+    method: Method,
+    work: Workspace,
 ) -> tuple[Array, Array]:
     """Outputs one by one; the trace has the gap of all of them after each."""
     if init is None:
-        Z, b = np.zeros(problem.shape), problem.outer_intercept(np.zeros(problem.shape), problem.null_intercept)
+        Z, b = (
+            np.zeros(problem.shape),
+            problem.outer_intercept(np.zeros(problem.shape), problem.null_intercept),
+        )
     else:
         Z, b = init.Z.copy(), init.intercept.copy()
     parts = [problem.output(j) for j in range(problem.n_outputs)]
@@ -77,7 +99,7 @@ def _solve_outputs(
     for j, part in enumerate(parts):
         own = Clock(clock.max_iter, clock.left)
         start = replace(init, Z=Z[:, :, [j]], intercept=b[[j]]) if init is not None else None
-        Zj, bj = _solve_one(part, beta, tol, own, start, method)
+        Zj, bj = _solve_one(part, beta, tol, own, start, method, work)
         Z[:, :, [j]], b[[j]] = Zj, bj
         known[j] = part.certificate(Zj, bj, beta)
         primal, dual = sum(c.primal for c in known), sum(c.dual for c in known)
@@ -87,18 +109,30 @@ def _solve_outputs(
 
 
 def _solve_one(
-    problem: Problem, beta: float, tol: float, clock: Clock, init: Solution | None, method: Method
+    problem: Problem,
+    beta: float,
+    tol: float,
+    clock: Clock,
+    init: Solution | None,
+    method: Method,
+    work: Workspace,
 ) -> tuple[Array, Array]:
     if beta >= problem.beta_max:
         at = Iterate.start(problem, None)
         clock.record(at.gap(problem, problem.dual_point(at.S + at.b), beta), at.Z)
     else:
-        at = _minimise(problem, beta, Iterate.start(problem, init), tol, clock, method)
+        at = _minimise(problem, beta, Iterate.start(problem, init), tol, clock, method, work)
     return at.Z, problem.outer_intercept(at.Z, at.b)
 
 
 def _minimise(
-    problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, method: Method
+    problem: Problem,
+    beta: float,
+    at: Iterate,
+    tol: float,
+    clock: Clock,
+    method: Method,
+    work: Workspace,
 ) -> Iterate:
     # The final certificate is computed afresh: aim a little below what it must show.
     tol = 0.9 * tol
@@ -108,9 +142,9 @@ def _minimise(
                 eased = problem.with_loss(loss)
                 start = Iterate.at(eased, at.Z, at.S, at.b)
                 at = newton.minimise(
-                    eased, beta * eased.beta_max / problem.beta_max, start, 0.1, clock
+                    eased, beta * eased.beta_max / problem.beta_max, start, 0.1, clock, work
                 )
-        at = newton.minimise(problem, beta, Iterate.at(problem, at.Z, at.S, at.b), tol, clock)
+        at = newton.minimise(problem, beta, Iterate.at(problem, at.Z, at.S, at.b), tol, clock, work)
     if method == "proximal" or (method == "auto" and clock.trace[-1].relative_gap > tol):
         at = proximal.minimise(problem, beta, at, tol, clock)
     return at
@@ -133,16 +167,8 @@ def solve_path(
     callback: Callback | None = None,
 ) -> Iterator[Solution]:
     """Solve for every beta in turn, each started from the last; `max_time` is for all of them."""
-    clock = Clock(max_iter, max_time)
+    work, started = Workspace(problem), Clock(max_iter, max_time)
     for beta in betas:
-        init = solve(
-            problem,
-            beta,
-            tol=tol,
-            max_iter=max_iter,
-            max_time=clock.left,
-            init=init,
-            method=method,
-            callback=callback,
-        )
+        clock = Clock(max_iter, started.left, callback)
+        init = _solve(problem, beta, tol, clock, init, method, work)
         yield init

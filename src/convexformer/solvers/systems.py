@@ -1,0 +1,338 @@
+"""Systems: the linear algebra of one quadratic model, in the space where it is smallest.
+
+:class:`GramSystem` works on coefficients, :class:`KernelSystem` and :class:`JointKernelSystem` on
+samples, :class:`OutlierSystem` on samples with the Huber loss's outliers as cells of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+from ..problem.designs import Groups
+from .workspace import Kernels
+
+Array = NDArray[np.float64]
+Cells = NDArray[np.intp]
+
+REFINE = 1e-11  # relative residual to which a system is solved
+
+
+@dataclass
+class State:
+    """A system at one `eta`."""
+
+    value: float  # of the model, with half the penalty's variational form
+    z: Array  # (token cells, size, outputs): coefficients
+    g: Array  # (token cells, size, outputs): correlations with the residual
+    squares: tuple[Array, Array]  # (cells,): of the norms of z and of g
+    product: float  # <z, g>
+    factor: Any
+
+    @classmethod
+    def of(cls, value: float, z: Array, g: Array, factor: Any) -> State:
+        squares = (np.sum(z * z, axis=(1, 2)), np.sum(g * g, axis=(1, 2)))
+        return cls(value, z, g, squares, float(np.sum(z * g)), factor)
+
+
+class System(Protocol):
+    """A quadratic form whose coefficients fall into cells of equal size."""
+
+    def solve(self, eta: Array) -> State: ...
+    def curvature(self, state: State, cells: Cells) -> Array: ...
+
+
+class GramSystem:
+    """Works in coefficient space: best while used coefficients are fewer than samples.
+
+    Parameters
+    ----------
+    Q : ndarray of shape (p, p)
+    B : ndarray of shape (p, outputs)
+        Linear terms; all outputs share `Q`.
+    n_cells : int
+        Cells are consecutive runs of ``p / n_cells`` coefficients.
+    beta : float
+    """
+
+    def __init__(self, Q: Array, B: Array, n_cells: int, beta: float) -> None:
+        self.Q, self.B, self.beta = Q, B, beta
+        self.n_cells, self.size = n_cells, len(Q) // n_cells
+
+    def solve(self, eta: Array) -> State:
+        shape = (self.n_cells, self.size, -1)
+        used = np.flatnonzero(np.repeat(eta > 0, self.size))
+        if not len(used):
+            z = np.zeros_like(self.B)
+            return State.of(0.0, z.reshape(shape), self.B.reshape(shape), None)
+        s = np.sqrt(np.repeat(eta, self.size)[used])[:, None]
+        B, Q = self.B[used], self.Q[:, used]
+        T = s * Q[used] * s.T
+        T[np.diag_indices_from(T)] += self.beta
+        L = cholesky(T, lower=True, check_finite=False)
+        t = cho_solve((L, True), s * B, check_finite=False)
+        t += cho_solve((L, True), s * B - T @ t, check_finite=False)
+        z = np.zeros_like(self.B)
+        z[used] = s * t
+        g = self.B - Q @ z[used]
+        value = -0.5 * float(np.sum(B * z[used]))
+        return State.of(value, z.reshape(shape), g.reshape(shape), (used, s, L))
+
+    def curvature(self, state: State, cells: Cells) -> Array:
+        """``A = G' (Q - Q S (beta + S Q S)^-1 S Q) G``, G block-diagonal with the cells' g."""
+        p, shape = len(self.Q), (self.n_cells, self.size)
+        A = np.zeros((len(cells), len(cells)))
+        for r in range(self.B.shape[1]):
+            g = state.g[cells, :, r]
+            QG = np.einsum("pes,es->pe", self.Q.reshape(p, *shape)[:, cells], g)
+            A += np.einsum("esf,es->ef", QG.reshape(*shape, -1)[cells], g)
+            if state.factor is not None:
+                used, s, L = state.factor
+                half = solve_triangular(L, s * QG[used], lower=True, check_finite=False)
+                A -= half.T @ half
+        return A
+
+
+class KernelSystem:
+    r"""Works in sample space: best where used coefficients outnumber samples.
+
+    With curvature weights w, dual point r and scores f0 of the point of expansion,
+    :math:`v = r + W^{1/2} q`, :math:`(I + W^{1/2} K W^{1/2})\, q = W^{1/2} (f_0 - K r)`,
+    :math:`K = \sum_k \eta_k X_k X_k^\top / \beta`: no division by a curvature that may vanish.
+    An intercept projects :math:`W^{1/2} 1` out on both sides.
+    """
+
+    def __init__(
+        self, kernels: Kernels, groups: Groups, weight: Array, R: Array, F0: Array, beta: float
+    ) -> None:
+        self.kernels, self.groups, self.beta = kernels, groups, beta
+        self.root, self.R, self.F0 = np.sqrt(weight)[:, None], R, F0
+        self.unit = _unit(self.root) if kernels.center is not None else None
+
+    def solve(self, eta: Array) -> State:
+        scaled = eta / self.beta
+        K, exact = self.kernels.matrix(self.groups, scaled)
+        T = _project(_project(self.root * K * self.root.T, self.unit).T, self.unit)
+        T[np.diag_indices_from(T)] += 1.0
+        L = cholesky(T, lower=True, overwrite_a=not exact, check_finite=False)
+
+        def through(U: Array) -> Array:  # K U, exactly
+            return K @ U if exact else self.kernels.apply(self.groups, scaled, U)
+
+        def operator(q: Array) -> Array:
+            if exact:
+                return T @ q
+            return q + _project(self.root * through(self.root * _project(q, self.unit)), self.unit)
+
+        right = _project(self.root * (self.F0 - through(self.R)), self.unit)
+        q = refined_solve(operator, L, right)
+        V = self.R + self.root * _project(q, self.unit)
+        g = self.kernels.correlate(self.groups, V)
+        z = scaled[:, None, None] * g
+        F = self.kernels.predict(self.groups, z)
+        value = -np.sum(self.R * (F - self.F0)) + 0.5 * np.sum(q * q) + 0.5 * np.sum(z * g)
+        return State.of(float(value), z, g, L)
+
+    def curvature(self, state: State, cells: Cells) -> Array:
+        """``A = U' (I + W^1/2 K W^1/2)^-1 U`` with ``u_k = W^1/2 X_k g_k``."""
+        A = np.zeros((len(cells), len(cells)))
+        for r in range(self.R.shape[1]):
+            U = self.kernels.contributions(self.groups[cells], state.g[cells, :, r])
+            half = _half(state.factor, _project(self.root * U, self.unit))
+            A += half.T @ half
+        return A
+
+
+class JointKernelSystem:
+    r"""The softmax in sample space: ``c - 1`` unknowns per sample.
+
+    :math:`\mathrm{diag}(p) - pp^\top = CC^\top` with ``C = diag(sqrt p) B``, the columns of B an
+    orthonormal basis of the complement of ``sqrt p``. Then ``v = r + C q`` and
+    ``(I + C'KC) q = C'(f0 - K r)`` as in :class:`KernelSystem`, K block-diagonal over outputs.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        groups: Groups,
+        weight: Array,
+        P: Array,
+        R: Array,
+        F0: Array,
+        cells: int,
+        beta: float,
+    ) -> None:
+        self.kernels, self.groups, self.beta = kernels, groups, beta
+        self.R, self.F0, self.n_cells = R, F0, cells
+        self.C = np.sqrt(weight[:, None, None] * P[:, :, None]) * _complement(np.sqrt(P))
+        self.unit = None
+        if kernels.center is not None:  # directions of the c intercepts, of rank c - 1
+            E = self.C.transpose(0, 2, 1).reshape(-1, P.shape[1])
+            basis, size, _ = np.linalg.svd(E, full_matrices=False)
+            self.unit = basis[:, size > 1e-10 * size[0]]
+
+    def _down(self, F: Array) -> Array:
+        """``C'F`` less the intercepts' directions, as a column."""
+        return _project(np.einsum("ilm,il->im", self.C, F).reshape(-1, 1), self.unit)
+
+    def _up(self, q: Array) -> Array:
+        q = _project(q, self.unit).reshape(len(self.R), -1)
+        return np.einsum("ilm,im->il", self.C, q)
+
+    def solve(self, eta: Array) -> State:
+        N, c, m = self.C.shape
+        by_output = np.broadcast_to(eta.reshape(-1, self.n_cells), (len(self.groups), c))
+        scaled = by_output / self.beta
+        T = np.zeros((N, m, N, m))
+        K: list[Array] = []
+        for j in range(c):
+            if j and self.n_cells == 1:
+                K.append(K[0])
+            else:
+                K.append(self.kernels.exact(self.groups, scaled[:, j]))
+            left = self.C[:, j]  # (N, m)
+            T += left[:, :, None, None] * K[j][:, None, :, None] * left
+        T = _project(_project(T.reshape(N * m, N * m), self.unit).T, self.unit)
+        T[np.diag_indices_from(T)] += 1.0
+        L = cholesky(T, lower=True, check_finite=False)
+        moved = np.stack([K[j] @ self.R[:, j] for j in range(c)], axis=1)
+        q = refined_solve(lambda u: T @ u, L, self._down(self.F0 - moved))
+        V = self.R + self._up(q)
+        g = self.kernels.correlate(self.groups, V)  # (groups, d, c)
+        z = scaled[:, None, :] * g
+        F = self.kernels.predict(self.groups, z)
+        value = -np.sum(self.R * (F - self.F0)) + 0.5 * np.sum(q * q) + 0.5 * np.sum(z * g)
+        shape = (len(eta), -1, 1)
+        z, g = (np.ascontiguousarray(u.transpose(0, 2, 1)).reshape(shape) for u in (z, g))
+        return State.of(float(value), z, g, L)
+
+    def curvature(self, state: State, cells: Cells) -> Array:
+        N, c, m = self.C.shape
+        g = state.g.reshape(len(self.groups), c, -1)
+        U = np.zeros((N, m, len(cells)))
+        for j in range(c):
+            if self.n_cells == 1:
+                here = np.arange(len(cells))
+            else:
+                here = np.flatnonzero(cells % c == j)
+            groups = cells[here] // self.n_cells
+            alone = self.kernels.contributions(self.groups[groups], g[groups, j])
+            U[:, :, here] += self.C[:, j, :, None] * alone[:, None, :]
+        half = _half(state.factor, _project(U.reshape(N * m, -1), self.unit))
+        return half.T @ half
+
+
+class OutlierSystem:
+    r"""The Huber loss as a squared loss with one more cell per sample.
+
+    .. math:: \mathrm{huber}(r) = \min_o \tfrac12 (r - o)^2 + \delta |o|
+
+    so that :math:`K` gains the diagonal :math:`\eta_i / \beta`, and which samples lie beyond
+    delta is found by the same Newton steps as which tokens are in use. Cells are the tokens, then
+    the samples of every output in turn; this system has the samples of one output.
+    """
+
+    def __init__(
+        self, kernels: Kernels, groups: Groups, weight: Array, y: Array, output: int, beta: float
+    ) -> None:
+        self.kernels, self.groups, self.beta = kernels, groups, beta
+        self.root = np.sqrt(weight)[:, None]
+        self.unit = _unit(self.root) if kernels.center is not None else None
+        self.right = _project(self.root * y[:, None], self.unit)
+        first = len(groups) + output * len(y)
+        self.samples = slice(first, first + len(y))
+
+    def solve(self, eta: Array) -> State:
+        tokens, samples = eta[: len(self.groups)], eta[self.samples]
+        K = self.kernels.exact(self.groups, tokens / self.beta)
+        K[np.diag_indices_from(K)] += samples / self.beta
+        T = _project(_project(self.root * K * self.root.T, self.unit).T, self.unit)
+        T[np.diag_indices_from(T)] += 1.0
+        L = cholesky(T, lower=True, check_finite=False)
+        q = refined_solve(lambda u: T @ u, L, self.right)
+        v = self.root * _project(q, self.unit)
+        g = self.kernels.correlate(self.groups, v)
+        value = 0.5 * float(np.sum(self.right * q))
+        state = State.of(value, tokens[:, None, None] * g / self.beta, g, (L, v))
+        o = samples * v[:, 0] / self.beta
+        z2, g2 = np.zeros_like(eta), np.zeros_like(eta)
+        z2[: len(tokens)], g2[: len(tokens)] = state.squares
+        z2[self.samples], g2[self.samples] = o**2, v[:, 0] ** 2
+        state.squares, state.product = (z2, g2), state.product + float(o @ v[:, 0])
+        return state
+
+    def curvature(self, state: State, cells: Cells) -> Array:
+        L, v = state.factor
+        U = np.zeros((len(v), len(cells)))
+        tokens = np.flatnonzero(cells < len(self.groups))
+        groups = cells[tokens]
+        alone = self.kernels.contributions(self.groups[groups], state.g[groups, :, 0])
+        U[:, tokens] = self.root * alone
+        mine = np.flatnonzero((cells >= self.samples.start) & (cells < self.samples.stop))
+        rows = cells[mine] - self.samples.start
+        U[rows, mine] = (self.root * v)[rows, 0]
+        half = _half(L, _project(U, self.unit))
+        return half.T @ half
+
+
+def refined_solve(operator: Callable[[Array], Array], L: Array, right: Array) -> Array:
+    """Solve ``operator(q) = right`` by conjugate gradients with the factor `L` as preconditioner.
+
+    Where `L` factorises the operator itself this is iterative refinement and ends after a step or
+    two; where it is a float32 factor of a nearby matrix it takes a few more.
+    """
+
+    def precondition(r: Array) -> Array:
+        return cho_solve((L, True), r.astype(L.dtype, copy=False), check_finite=False).astype(float)
+
+    q = precondition(right)
+    r = right - operator(q)
+    limit = REFINE * np.linalg.norm(right, axis=0)
+    y = precondition(r)
+    p, rho = y, np.sum(r * y, axis=0)
+    for _ in range(40):
+        if np.all(np.linalg.norm(r, axis=0) <= limit):
+            break
+        Ap = operator(p)
+        slope = np.sum(p * Ap, axis=0)
+        step = np.divide(rho, slope, out=np.zeros_like(rho), where=slope > 0)
+        q, r = q + step * p, r - step * Ap
+        y = precondition(r)
+        before, rho = rho, np.sum(r * y, axis=0)
+        p = y + np.divide(rho, before, out=np.zeros_like(rho), where=before > 0) * p
+    return q
+
+
+def _half(L: Array, U: Array) -> Array:
+    half = solve_triangular(L, U.astype(L.dtype, copy=False), lower=True, check_finite=False)
+    return half.astype(float, copy=False)
+
+
+def _unit(root: Array) -> Array | None:
+    length = np.linalg.norm(root)
+    return root / length if length > 0 else None
+
+
+def _project(U: Array, unit: Array | None) -> Array:
+    """Take the directions of the intercept out of the columns of `U`."""
+    return U if unit is None else U - unit @ (unit.T @ U)
+
+
+def _complement(s: Array) -> Array:
+    """Orthonormal basis ``(N, c, c - 1)`` of the complement of every unit row of ``s (N, c)``.
+
+    All but one column of the Householder reflection that takes the row to a coordinate axis; the
+    axis of its largest entry, so that nothing cancels.
+    """
+    N, c = s.shape
+    top = np.argmax(s, axis=1)
+    h = s.copy()
+    h[np.arange(N), top] += 1.0
+    H = np.eye(c) - h[:, :, None] * h[:, None, :] / (0.5 * np.sum(h * h, axis=1))[:, None, None]
+    keep = np.arange(c)[None] != top[:, None]
+    return H.transpose(0, 2, 1)[keep].reshape(N, c - 1, c).transpose(0, 2, 1)

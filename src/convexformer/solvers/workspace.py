@@ -1,0 +1,140 @@
+"""What a solver remembers of a design between steps, stages, outputs and points of a path."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import Problem, TokenDesign
+from ..problem.designs import Groups
+
+Array = NDArray[np.float64]
+
+CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
+LARGE = 4e9  # multiply-adds from which a float32 kernel pays
+STALE = 0.25  # relative change of eta that calls for an update
+
+
+class Workspace:
+    """Gram matrices and kernels of a problem's design."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.grams = Grams(problem.design, problem.center, problem.weight)
+        self.kernels = Kernels(problem.design, problem.center)
+
+
+class Grams:
+    """``A' diag(w) A`` for fixed weights, grown token by token as solvers ask for more."""
+
+    def __init__(self, design: TokenDesign, center: Array | None, weight: Array) -> None:
+        self.design, self.center, self.weight = design, center, weight
+        self._forget()
+
+    def _forget(self) -> None:
+        self._position: dict[int, int] = {}
+        self._Q = np.zeros((0, 0))
+
+    def matrix(self, groups: Groups) -> Array:
+        """The block of `groups`, ``(p, p)``."""
+        new = [k for k in groups.tolist() if k not in self._position]
+        p = (len(self._position) + len(new)) * self.design.dim
+        if 8 * p * p > CACHE_BYTES:
+            self._forget()
+            new = groups.tolist()
+        if new:
+            self._grow(np.array(new))
+        first = self.design.dim * np.array([self._position[k] for k in groups.tolist()])
+        index = (first[:, None] + np.arange(self.design.dim)).ravel()
+        return self._Q[np.ix_(index, index)]
+
+    def _grow(self, new: Groups) -> None:
+        old = np.array(list(self._position), dtype=np.intp)
+        everything = np.concatenate([old, new])
+        added = self.design.cross_gram(everything, new, self.weight, self.center)
+        p = len(self._Q)
+        Q = np.empty((len(added), len(added)))
+        Q[:p, :p], Q[:, p:], Q[p:, :p] = self._Q, added, added[:p].T
+        self._Q = Q
+        for k in new.tolist():
+            self._position[k] = len(self._position)
+
+
+class Kernels:
+    """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`, by the cheapest of three ways.
+
+    Small ones are formed anew; where samples are few beside channels each token's own kernel is
+    kept; large ones are kept in float32 and only brought up to date for tokens whose eta moved
+    much, which is good enough to precondition a float64 solve.
+    """
+
+    def __init__(self, design: TokenDesign, center: Array | None) -> None:
+        self.design, self.center = design, center
+        self._own: dict[int, Array] = {}
+        self._approximate: NDArray[np.float32] | None = None
+        self._eta = np.zeros(design.n_groups)
+
+    def matrix(self, groups: Groups, eta: Array) -> tuple[NDArray, bool]:
+        """The kernel, and whether it is exact (else float32 and near)."""
+        N = self.design.n_samples
+        count = int(np.count_nonzero(eta))
+        if N * N * self.design.dim * count <= LARGE or self._keeps_own(count):
+            return self.exact(groups, eta), True
+        return self._updated(groups, eta), False
+
+    def exact(self, groups: Groups, eta: Array) -> Array:
+        used = np.flatnonzero(eta > 0)
+        groups, eta = groups[used], eta[used]
+        if not self._keeps_own(len(groups)):
+            return self.design.kernel(groups, eta, self.center)
+        K = np.zeros((self.design.n_samples,) * 2)
+        for k, weight in zip(groups.tolist(), eta, strict=True):
+            if k not in self._own:
+                self._own[k] = self.design.kernel(np.array([k]), np.ones(1), self.center)
+            K += weight * self._own[k]
+        return K
+
+    def _keeps_own(self, count: int) -> bool:
+        N = self.design.n_samples
+        return 2 * self.design.dim >= N and 8 * N * N * (len(self._own) + count) <= CACHE_BYTES
+
+    def _updated(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
+        wanted = np.zeros(self.design.n_groups)
+        wanted[groups] = eta
+        change = wanted - self._eta
+        stale = np.abs(change) > STALE * np.maximum(wanted, self._eta)
+        if self._approximate is None:
+            self._approximate = np.zeros((self.design.n_samples,) * 2, dtype=np.float32)
+        for sign in (1.0, -1.0):
+            moved = np.flatnonzero(stale & (sign * change > 0))
+            if len(moved):
+                self._approximate += np.float32(sign) * self.design.kernel(
+                    moved, sign * change[moved], self.center, dtype=np.float32
+                )
+        self._eta[stale] = wanted[stale]
+        return self._approximate
+
+    def apply(self, groups: Groups, eta: Array, U: Array) -> Array:
+        """The kernel times `U`, in float64 and without forming it."""
+        used = np.flatnonzero(eta > 0)
+        return self.predict(
+            groups[used], eta[used][:, None, None] * self.correlate(groups[used], U)
+        )
+
+    def correlate(self, groups: Groups, V: Array) -> Array:
+        """``A_k' V``, ``(groups, d, outputs)``."""
+        M = self.design.correlate(V, groups)
+        if self.center is not None:
+            M -= self.center[groups][:, :, None] * V.sum(axis=0)
+        return M
+
+    def predict(self, groups: Groups, Z: Array) -> Array:
+        """``sum_k A_k Z_k``, ``(N, outputs)``."""
+        used = np.flatnonzero(np.any(Z, axis=(1, 2)))
+        F = self.design.predict(Z[used], groups[used])
+        if self.center is not None:
+            F -= np.tensordot(self.center[groups], Z, axes=2)
+        return F
+
+    def contributions(self, groups: Groups, G: Array) -> Array:
+        """``A_k G_k`` of every group alone, ``(N, groups)``."""
+        return self.design.contributions(groups, G, self.center)
