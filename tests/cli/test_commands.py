@@ -94,6 +94,16 @@ def test_path_for_people(run, npz):
     assert "Tokens enter in the order body tail" in out and "30 certified models" in out
 
 
+def test_constant_targets_need_no_token(run, run_json, arrays, tmp_path):
+    np.savez(tmp_path / "c.npz", X=arrays["X"], y=np.full(80, 2.5))
+    fit = ("fit", tmp_path / "c.npz", "--target", "y", "--task", "regression", "--force")
+    result = run_json(*fit, "--out", tmp_path / "m.safetensors")
+    assert result["tokens"] == [] and result["relative_gap"] == 0 and result["beta"] is None
+    assert "0 of 3 tokens are used.\n" in run(*fit, "--out", tmp_path / "m.safetensors").stdout
+    options = ("--target", "y", "--task", "regression")
+    assert "No token enters" in run("path", tmp_path / "c.npz", *options).stdout
+
+
 # explain --------------------------------------------------------------------------------------
 
 

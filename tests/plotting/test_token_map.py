@@ -95,6 +95,12 @@ def test_given_axes_are_used(binary):
     assert len(plt.get_fignums()) == 1
 
 
+def test_axes_in_a_subfigure(binary):
+    figure = plt.figure()
+    ax = figure.subfigures(1, 2)[0].subplots()
+    assert TokenMapDisplay.from_estimator(binary, ax=ax).figure_ is figure
+
+
 def test_nothing_drawn_is_cut_off(binary):
     long = [f"a very long channel name {j}" for j in range(3)]
     display = TokenMapDisplay.from_estimator(binary, tokens=TOKENS, channels=long)

@@ -66,6 +66,7 @@ def _tell(result: DemoResult, files: list[Path]) -> None:
         Padding(token_table(full.model, data.token_names), (1, 0, 1, 2)),
         Padding(_table(result), (0, 0, 1, 2)),
         certificate_words(full.model.certificate_, full.model.tol),
+        "",
         Text(MEANING, "dim"),
         "",
         Text.assemble("Figures: ", (" and ".join(str(file) for file in files), "bold")),

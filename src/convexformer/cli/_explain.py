@@ -56,7 +56,8 @@ def explain(
     console = out()
     used = f"{result['n_tokens_used']} of {fitted.n_tokens_} tokens"
     console.print(Text.assemble((type(fitted).__name__, "bold"), f": {used} are used\n"))
-    console.print(_table(result))
+    if result["tokens"]:
+        console.print(_table(result))
     if result["n_outputs"] == 1 and "classes" in result:
         console.print(Text(f"\n+ speaks for {fitted.classes_[-1]}, - against it", "dim"))
     console.print()

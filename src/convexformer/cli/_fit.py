@@ -96,8 +96,9 @@ def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool
         )
     )
     used = f"{result['n_tokens_used']} of {n} tokens are used"
-    console.print(f"{used} at beta = {result['beta'] or 0:.3g} beta_max.\n")
-    console.print(token_table(model, samples.token_names or None))
-    console.print()
+    at = "" if result["beta"] is None else f" at beta = {result['beta']:.3g} beta_max"
+    console.print(f"{used}{at}.\n")
+    if result["tokens"]:
+        console.print(token_table(model, samples.token_names or None), "")
     console.print(certificate_words(model.certificate_, model.tol))
     console.print(Text(f"Saved to {result['model']} after {result['seconds']:.2f} s.", "dim"))

@@ -179,9 +179,8 @@ def _show(result: dict[str, Any], most: int = 12) -> None:
     console.print(table)
     order = result["entry_order"]
     more = f" and {len(order) - most} more" if len(order) > most else ""
-    console.print(
-        Text.assemble("\nTokens enter in the order ", (" ".join(order[:most]), "bold"), more)
-    )
+    lead = "\nTokens enter in the order " if order else "\nNo token enters."
+    console.print(Text.assemble(lead, (" ".join(order[:most]), "bold"), more))
     console.print(
         Text.assemble(
             (f"{len(models)} certified models", "bold green"),

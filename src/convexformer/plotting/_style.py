@@ -103,9 +103,9 @@ def fit_page(ax: Axes, margin: float = 0.12) -> None:
 
 def root(ax: Axes) -> Figure:
     """The figure that `ax` is in, also where it is in a subfigure."""
-    figure = ax.get_figure(root=True)
+    figure = ax.get_figure()
     assert figure is not None
-    return figure
+    return figure.canvas.figure
 
 
 def bare(ax: Axes) -> None:
