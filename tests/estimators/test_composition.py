@@ -129,7 +129,7 @@ def test_mask_through_grid_search(routing, padded, mask, y):
 
 
 def test_unrequested_mask_is_an_error(routing, padded, mask, y):
-    with pytest.raises(ValueError, match=r"\[mask\] are passed but are not explicitly set"):
+    with pytest.raises(ValueError, match=r"mask.*not explicitly set"):
         cross_validate(ConvexAttentionRegressor(), padded, y, params={"mask": mask})
 
 
@@ -162,3 +162,11 @@ def test_cv_estimator_inside_cross_validate(routing, padded, mask, y):
     model.set_fit_request(mask=True).set_score_request(mask=True)
     result = cross_validate(model, padded, y > y.mean(), cv=2, params={"mask": mask})
     assert np.all(np.isfinite(result["test_score"]))
+
+
+def test_weights_of_a_cv_estimator_without_scorer(routing, X, y):
+    weight = np.arange(60) % 4 + 1.0
+    model = ConvexAttentionRegressorCV(betas=[0.5, 0.1], cv=3).fit(X, y, sample_weight=weight)
+    with sklearn.config_context(enable_metadata_routing=False):
+        plain = ConvexAttentionRegressorCV(betas=[0.5, 0.1], cv=3).fit(X, y, sample_weight=weight)
+    np.testing.assert_array_equal(model.scores_, plain.scores_)

@@ -227,3 +227,7 @@ def test_missing_and_unknown_parts(path):
     rewrite(path, model=json.dumps(described))
     with pytest.raises(ValueError, match=r"not a whole.*certificate"):
         load_model(path)
+    for damaged in ("", "{", "{}"):
+        rewrite(path, model=damaged)
+        with pytest.raises(ValueError, match=r"damaged|without a class"):
+            load_model(path)

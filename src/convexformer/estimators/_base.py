@@ -42,10 +42,9 @@ class TrainingData:
 
     def take(self, rows: NDArray[np.intp]) -> TrainingData:
         """Some of the samples (copied)."""
-        pick = lambda array: None if array is None else array[rows]  # noqa: E731
-        return TrainingData(
-            self.X[rows], pick(self.mask), self.y[rows], self.Y[rows], pick(self.weight)
-        )
+        mask = None if self.mask is None else self.mask[rows]
+        weight = None if self.weight is None else self.weight[rows]
+        return TrainingData(self.X[rows], mask, self.y[rows], self.Y[rows], weight)
 
 
 class ConvexAttention(BaseEstimator):

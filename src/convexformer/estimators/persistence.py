@@ -96,7 +96,7 @@ class Persistent:
             Fitted, of the class that was saved.
         """
         described, arrays = _read(Path(path))
-        name = described["class"]
+        name = described.get("class", "model without a class")
         kind = cls if name == cls.__name__ else getattr(convexformer, name, None)
         if not (isinstance(kind, type) and issubclass(kind, cls)):
             raise ValueError(
@@ -198,7 +198,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray]]:
             f"{convexformer.__version__} reads version {FORMAT_VERSION}. Use the convexformer that "
             "wrote it, or save the model again."
         )
-    return json.loads(header["model"]), arrays
+    try:
+        return json.loads(header["model"]), arrays
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"The description of the model in {path} is damaged ({error!r}). Save the model again."
+        ) from error
 
 
 # Values ---------------------------------------------------------------------------------------
