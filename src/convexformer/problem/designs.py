@@ -79,11 +79,12 @@ class TokenDesign:
             A = self._centered(A, groups, center)
             w = weights[rows]
             q += A.T @ w
+            if r == 1 and np.all(w >= 0):
+                A *= np.sqrt(w)
+                Q[0] += A.T @ A  # BLAS forms only half of a symmetric product
+                continue
             for j in range(r):
-                if np.all(w[:, j] == 1.0):
-                    Q[j] += A.T @ A  # BLAS forms only half of a symmetric product
-                else:
-                    Q[j] += A.T @ (w[:, j, None] * A)
+                Q[j] += A.T @ (w[:, j, None] * A)
         return Q, q
 
     def cross_gram(self, left: Groups, right: Groups, weight: Array, center: Array | None) -> Array:

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import entr, expit, log_expit, logsumexp, xlog1py
+from scipy.special import entr, expit, log_expit, xlog1py
 
 Array = NDArray[np.float64]
 
@@ -198,8 +198,7 @@ class Softmax(Loss):
     joint: ClassVar[bool] = True
 
     def value(self, F: Array, Y: Array) -> Array:
-        chosen = np.sum(F * Y, axis=1, keepdims=True)
-        return logsumexp(F - chosen, axis=1, keepdims=True)
+        return _log_sum_exp(F - np.sum(F * Y, axis=1, keepdims=True))
 
     def dual_point(self, F: Array, Y: Array) -> Array:
         P = self.curvature(F, Y)
@@ -212,7 +211,7 @@ class Softmax(Loss):
         return Y * complement - (1.0 - Y) * P
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        return np.exp(F - logsumexp(F, axis=1, keepdims=True))
+        return np.exp(F - _log_sum_exp(F))
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         # q = Y - V; where Y = 1, q is near 1 and log1p keeps its distance from it
@@ -285,3 +284,11 @@ class Poisson(Loss):
 
 def _log(Y: Array) -> Array:
     return np.log(np.where(Y > 0, Y, 1.0))
+
+
+def _log_sum_exp(F: Array) -> Array:
+    """``log sum_l exp(F_il)``, ``(N, 1)``; plainer than SciPy's and faster on few columns."""
+    top = F.max(axis=1, keepdims=True)
+    E = np.exp(F - top)
+    E[np.arange(len(F)), F.argmax(axis=1)] = 0.0
+    return top + np.log1p(E.sum(axis=1, keepdims=True))

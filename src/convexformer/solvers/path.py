@@ -68,7 +68,8 @@ def _solve(
 ) -> Solution:
     if not (np.isfinite(beta) and beta >= 0 and (beta > 0 or problem.beta_max == 0)):
         raise ValueError(f"beta must be a positive number, got {beta!r}.")
-    if problem.separable and problem.n_outputs > 1:
+    # At beta_max and above nothing is used; outputs one by one would differ from it by rounding.
+    if problem.separable and problem.n_outputs > 1 and beta < problem.beta_max:
         Z, b = _solve_outputs(problem, beta, tol, clock, init, method, work)
     else:
         Z, b = _solve_one(problem, beta, tol, clock, init, method, work)
