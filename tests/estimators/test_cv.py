@@ -145,7 +145,7 @@ def test_multilabel_and_poisson_and_huber(X, y):
 
 def test_mask_reaches_fits_and_scores(X, label):
     mask = np.random.default_rng(2).random((90, 6)) > 0.2
-    padded = np.where(mask[:, :, None], X, np.nan)
+    padded = np.where(mask[:, :, None], X, [np.nan, 7.0])
     zeroed = np.where(mask[:, :, None], X, 0.0)
     for scoring in (None, "neg_log_loss"):
         model = ConvexAttentionClassifierCV(betas=BETAS, cv=3, scoring=scoring, tol=1e-8)

@@ -189,6 +189,11 @@ def test_nan_is_located_in_later_blocks(X, y, monkeypatch):
     X[31, 3, 0] = np.nan
     with pytest.raises(ValueError, match="sample 31, token 3, channel 0"):
         ConvexAttentionRegressor().fit(X, y)
+    mask = np.ones((40, 4), bool)
+    mask[31, 3] = False
+    ConvexAttentionRegressor().fit(X, y, mask=mask)
+    with pytest.raises(ValueError, match="sample 31, token 3, channel 0"):
+        ConvexAttentionRegressor().fit(X, y, mask=mask[::-1])
 
 
 def test_huge_finite_numbers_pass_the_check(y):
