@@ -1,5 +1,6 @@
 """Certificates: the dual value is a lower bound wherever it is computed, and never clipped."""
 
+import itertools
 from dataclasses import FrozenInstanceError
 from functools import cache
 
@@ -47,20 +48,24 @@ def test_no_model_has_a_dual_value_above_the_optimum(setting, scale):
         assert dual <= optimum * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("best", [True, False], ids=["best-intercept", "any-intercept"])
 @pytest.mark.parametrize("setting", SETTINGS, ids=IDS)
-def test_the_bound_is_feasible(setting):
+def test_the_bound_is_feasible(setting, best):
     """In the conjugate's domain, summing to zero with an intercept: what makes it a bound."""
-    raw, problem, *_ = solved(setting)
+    raw, problem, beta, optimum, *_ = solved(setting)
     lower, upper = (raw.weight[:, None] * x for x in _bounds(raw))
-    for scale in (0.1, 1.0, 30.0):
-        S = problem.scores(random_model(raw, 3, scale)[0])
-        point = problem.dual_point(S + problem.best_intercept(S, problem.null_intercept))
+    for scale, seed in itertools.product((0.01, 0.1, 1.0, 30.0), range(3)):
+        Z, b = random_model(raw, seed, scale)
+        S = problem.scores(Z)
+        point = problem.dual_point(S + (problem.best_intercept(S, b) if best else b))
         slack = 1e-12 * (1 + np.abs(point.V))
         assert np.all(lower - slack <= point.V) and np.all(upper + slack >= point.V)
         if raw.intercept:
-            assert np.all(np.abs(point.V.sum(axis=0)) <= 1e-13 * np.abs(point.V).sum(axis=0))
+            assert np.all(np.abs(point.V.sum(axis=0)) <= 1e-12 * np.abs(point.V).sum(axis=0))
         if raw.loss == "softmax":  # probabilities sum to one
-            np.testing.assert_allclose(point.V.sum(axis=1), 0, atol=1e-13)
+            np.testing.assert_allclose(point.V.sum(axis=1), 0, atol=1e-12 if best else 1e-10)
+        np.testing.assert_allclose(point.M, problem.design.correlate(point.V), rtol=1e-12)
+        assert problem.dual_value(point, beta) <= optimum * (1 + 1e-12)
 
 
 def _bounds(raw):
