@@ -174,6 +174,19 @@ def test_samples_of_weight_zero_are_not_seen(raw):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_an_outlier_of_weight_zero_does_not_overflow(name):
+    """Weight zero takes a broken row out of the fit, whatever the loss would be there."""
+    raw = small(name, c=2, weighted=True)
+    raw.X[raw.weight == 0] *= 1e6
+    problem = raw.problem()
+    Z, b = random_model(raw, scale=0.1)
+    certificate = problem.certificate(Z, b, 0.3 * problem.beta_max)
+    kept = repeated(raw).problem().certificate(Z, b, 0.3 * problem.beta_max)
+    assert certificate.primal == pytest.approx(kept.primal, rel=1e-10)
+    assert certificate.dual == pytest.approx(kept.dual, rel=1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_masked_tokens_are_zero_rows(name):
     raw = small(name, masked=True, c=3)
     dense = Raw(raw.tokens, raw.Y, name)
