@@ -1,7 +1,7 @@
 """WHAT is minimised: losses, designs, penalties, the problem and its certificate."""
 
 from .certificate import Certificate
-from .designs import TokenDesign
+from .designs import Design, TokenDesign
 from .losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from .penalties import PENALTIES, Penalty, Token, TokenOutput
 from .problem import DualPoint, Problem
@@ -9,6 +9,7 @@ from .problem import DualPoint, Problem
 __all__ = [
     "PENALTIES",
     "Certificate",
+    "Design",
     "DualPoint",
     "Huber",
     "Logistic",

@@ -7,6 +7,7 @@ float32, masked, strided and memory-mapped arrays are never copied whole.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,54 +19,57 @@ Groups = NDArray[np.intp]
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
 
 
-class TokenDesign:
-    r"""Scores :math:`F_i = \sum_k X_{ik} Z_k` of a dense array of tokens.
+class Design(ABC):
+    """A linear map whose columns come in groups of `dim`; subclasses say how they are stored."""
 
-    Parameters
-    ----------
-    X : ndarray of shape (N, n, d)
-        float32 or float64, any strides, memory maps included.
-    mask : ndarray of bool of shape (N, n), optional
-        True where a token is real. What stands at padding (NaN included) is never read as a number.
-    """
+    n_samples: int
+    n_groups: int
+    dim: int
 
-    def __init__(self, X: NDArray[np.floating], mask: NDArray[np.bool_] | None = None) -> None:
-        if X.ndim != 3 or X.dtype not in (np.float32, np.float64):
-            raise ValueError(
-                f"X must be a float32 or float64 array (N, n, d), got {X.dtype} {X.shape}."
-            )
-        if mask is not None and (mask.shape != X.shape[:2] or mask.dtype != np.bool_):
-            raise ValueError(
-                f"mask must be boolean of shape {X.shape[:2]}, got {mask.dtype} {mask.shape}."
-            )
-        self.X, self.mask = X, mask
-        self.n_samples, self.n_groups, self.dim = X.shape
+    @abstractmethod
+    def gather(self, rows: slice, groups: Groups) -> Array:
+        """Columns of `groups`, as a fresh float64 array ``(rows, groups * d)``."""
+
+    @abstractmethod
+    def _predict_all(self, Z: Array) -> Array:
+        """Scores ``(N, c)`` of coefficients of all groups."""
+
+    @abstractmethod
+    def _correlate_all(self, V: Array) -> Array:
+        """``M_k = A_k' V`` for all groups: ``(n_groups, d, c)``."""
+
+    def prefers_all(self, groups: Groups) -> bool:
+        """Whether a product with everything is cheaper than gathering the groups first."""
+        return len(groups) == self.n_groups
 
     def predict(self, Z: Array, groups: Groups | None = None) -> Array:
         """Scores ``(N, c)`` of coefficients ``Z (groups, d, c)``."""
-        if groups is not None and self._prefers_whole(groups):
+        if groups is None:
+            return self._predict_all(Z)
+        if self.prefers_all(groups):
             scattered = np.zeros((self.n_groups, *Z.shape[1:]))
             scattered[groups] = Z
-            Z, groups = scattered, None
+            return self._predict_all(scattered)
         W = Z.reshape(-1, Z.shape[2])
         F = np.zeros((self.n_samples, Z.shape[2]))
-        if len(W):
-            for rows, A in self._row_blocks(groups):
-                np.matmul(A, W, out=F[rows])
+        for rows, A in self._row_blocks(groups):
+            np.matmul(A, W, out=F[rows])
         return F
 
     def correlate(self, V: Array, groups: Groups | None = None) -> Array:
-        """``M_k = X_k' V``: ``(groups, d, c)``."""
-        if groups is not None and self._prefers_whole(groups):
-            return self.correlate(V)[groups]
-        M = np.zeros((self._count(groups) * self.dim, V.shape[1]))
+        """``M_k = A_k' V``: ``(groups, d, c)``."""
+        if groups is None:
+            return self._correlate_all(V)
+        if self.prefers_all(groups):
+            return self._correlate_all(V)[groups]
+        M = np.zeros((len(groups) * self.dim, V.shape[1]))
         for rows, A in self._row_blocks(groups):
             M += A.T @ V[rows]
         return M.reshape(-1, self.dim, V.shape[1])
 
     def means(self, weight: Array) -> Array:
-        """Weighted mean of every channel of every token, ``(groups, d)``."""
-        return self.correlate(weight[:, None] / weight.sum())[:, :, 0]
+        """Weighted mean of every column, ``(n_groups, d)``."""
+        return self._correlate_all(weight[:, None] / weight.sum())[:, :, 0]
 
     def gram(self, groups: Groups, weights: Array, center: Array | None) -> tuple[Array, Array]:
         """``A' diag(w) A`` and ``A' w`` for every column ``w`` of `weights`, signs allowed.
@@ -118,46 +122,95 @@ class TokenDesign:
             U[rows] = np.einsum("ikd,kd->ik", A, G, optimize=True)
         return U if center is None else U - np.sum(center[groups] * G, axis=1)
 
-    def _prefers_whole(self, groups: Groups) -> bool:
-        """Whether a product with all of X is cheaper than gathering the groups first."""
-        whole = self.mask is None and self.X.dtype == np.float64 and self.X.flags.c_contiguous
-        return whole and 3 * len(groups) >= self.n_groups
-
-    def _count(self, groups: Groups | None) -> int:
-        return self.n_groups if groups is None else len(groups)
-
     def _centered(self, A: Array, groups: Groups, center: Array | None) -> Array:
-        """`A` less the means of its columns, in place: blocks of groups are fresh copies."""
+        """`A`, a fresh copy, less the means of its columns."""
         if center is not None:
             A -= center[groups].reshape(-1)
         return A
 
-    def _row_blocks(self, groups: Groups | None) -> Iterator[tuple[slice, Array]]:
-        """Blocks of samples: ``(rows, (rows, groups * d))``, masked, in float64."""
-        width = self._count(groups) * self.dim
-        if width == 0:
+    def _row_blocks(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
+        """Blocks of samples: ``(rows, (rows, groups * d))``."""
+        if len(groups) == 0:
             return
-        whole = groups is None and self.mask is None and self.X.dtype == np.float64
-        if whole and self.X.flags.c_contiguous:
-            yield slice(0, self.n_samples), np.asarray(self.X).reshape(self.n_samples, width)
-            return
-        step = max(1, BLOCK_BYTES // max(1, 8 * width))
-        for start in range(0, self.n_samples, step):
-            rows = slice(start, min(start + step, self.n_samples))
-            A = self.X[rows] if groups is None else np.take(self.X[rows], groups, axis=1)
-            yield rows, self._masked(A, rows, groups).reshape(-1, width)
+        for rows in row_slices(self.n_samples, len(groups) * self.dim):
+            yield rows, self.gather(rows, groups)
 
     def _group_blocks(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
-        """Blocks of groups: ``(part, (N, part * d))``, fresh copies in float64."""
-        step = max(1, BLOCK_BYTES // (8 * self.n_samples * self.dim))
-        everyone = slice(0, self.n_samples)
-        for start in range(0, len(groups), step):
-            part = slice(start, min(start + step, len(groups)))
-            A = self._masked(np.take(self.X, groups[part], axis=1), everyone, groups[part])
-            yield part, A.reshape(self.n_samples, -1)
+        """Blocks of groups: ``(part, (N, part * d))``."""
+        for part in row_slices(len(groups), self.n_samples * self.dim):
+            yield part, self.gather(slice(0, self.n_samples), groups[part])
 
-    def _masked(self, A: NDArray, rows: slice, groups: Groups | None) -> Array:
-        if self.mask is not None:
-            mask = self.mask[rows] if groups is None else self.mask[rows][:, groups]
-            A = np.where(mask[:, :, None], A, 0.0)
-        return np.asarray(A, dtype=np.float64)
+
+class TokenDesign(Design):
+    r"""Scores :math:`F_i = \sum_k X_{ik} Z_k` of a dense array of tokens.
+
+    Parameters
+    ----------
+    X : ndarray of shape (N, n, d)
+        float32 or float64, any strides, memory maps included.
+    mask : ndarray of bool of shape (N, n), optional
+        True where a token is real. What stands at padding (NaN included) is never read as a number.
+    """
+
+    def __init__(self, X: NDArray[np.floating], mask: NDArray[np.bool_] | None = None) -> None:
+        if X.ndim != 3 or X.dtype not in (np.float32, np.float64):
+            raise ValueError(
+                f"X must be a float32 or float64 array (N, n, d), got {X.dtype} {X.shape}."
+            )
+        if mask is not None and (mask.shape != X.shape[:2] or mask.dtype != np.bool_):
+            raise ValueError(
+                f"mask must be boolean of shape {X.shape[:2]}, got {mask.dtype} {mask.shape}."
+            )
+        self.X, self.mask = X, mask
+        self.n_samples, self.n_groups, self.dim = X.shape
+
+    def gather(self, rows: slice, groups: Groups) -> Array:
+        A = self.X[rows]
+        # `take` is the faster, but copies all of an array that is not contiguous
+        A = np.take(A, groups, axis=1) if A.flags.c_contiguous else A[:, groups]
+        mask = None if self.mask is None else self.mask[rows][:, groups]
+        return np.ascontiguousarray(_masked(A, mask)).reshape(len(A), -1)
+
+    def _predict_all(self, Z: Array) -> Array:
+        W = Z.reshape(-1, Z.shape[2])
+        F = np.empty((self.n_samples, Z.shape[2]))
+        for rows, A in self.blocks():
+            np.matmul(A, W, out=F[rows])
+        return F
+
+    def _correlate_all(self, V: Array) -> Array:
+        M = np.zeros((self.n_groups * self.dim, V.shape[1]))
+        for rows, A in self.blocks():
+            M += A.T @ V[rows]
+        return M.reshape(self.n_groups, self.dim, V.shape[1])
+
+    def prefers_all(self, groups: Groups) -> bool:
+        return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether X can be multiplied as it stands."""
+        return self.mask is None and self.X.dtype == np.float64 and self.X.flags.c_contiguous
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """All of X by samples, ``(rows, (rows, n * d))``, to be read only."""
+        width = self.n_groups * self.dim
+        if self._is_plain:
+            yield slice(0, self.n_samples), np.asarray(self.X).reshape(self.n_samples, width)
+            return
+        for rows in row_slices(self.n_samples, width):
+            mask = None if self.mask is None else self.mask[rows]
+            yield rows, _masked(self.X[rows], mask).reshape(-1, width)
+
+
+def row_slices(n_rows: int, width: int) -> Iterator[slice]:
+    """Consecutive slices of rows of `width` numbers, each about one block."""
+    step = max(1, BLOCK_BYTES // max(1, 8 * width))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def _masked(A: NDArray, mask: NDArray[np.bool_] | None) -> Array:
+    if mask is not None:
+        A = np.where(mask[:, :, None], A, 0.0)
+    return np.asarray(A, dtype=np.float64)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import factorial
 from typing import ClassVar
 
 import numpy as np
@@ -139,7 +140,11 @@ class Huber(Loss):
         row = np.argmax(slope <= 0, axis=0)[None]  # the first piece on which it changes sign
         end, after = np.take_along_axis(knots, row + 1, axis=0), np.take_along_axis(slope, row, 0)
         rate = np.take_along_axis(rate, row, axis=0)
-        return (end + np.divide(after, rate, out=np.zeros_like(end), where=rate > 0))[0]
+        rough = end + np.divide(after, rate, out=np.zeros_like(end), where=rate > 0)
+        # Which residuals are within is now known: solve once more, from their own sums.
+        V = np.clip(R - rough, -self.delta, self.delta)
+        total = weight @ (np.abs(R - rough) < self.delta)
+        return rough[0] + np.divide(weight @ V, total, out=np.zeros_like(total), where=total > 0)
 
     def easier(self, Y: Array) -> list[Loss]:
         # With most residuals beyond delta, which ones stay within is a combinatorial question:
@@ -244,27 +249,30 @@ class Poisson(Loss):
     def value(self, F: Array, Y: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
             T = F - _log(Y)
-            return np.where(Y > 0, Y * (np.expm1(T) - T), np.exp(F))
+            excess = np.where(np.abs(T) < 0.1, _series(T, _EXPONENTIAL), np.expm1(T) - T)
+            return np.where(Y > 0, Y * excess, np.exp(F))
 
     def dual_point(self, F: Array, Y: Array) -> Array:
-        with np.errstate(over="ignore"):
-            return np.where(Y > 0, -Y * np.expm1(F - _log(Y)), -np.exp(F))
+        F = np.minimum(F, 300.0)  # hopeless, but finite: it can still be scaled into a bound
+        return np.where(Y > 0, -Y * np.expm1(F - _log(Y)), -np.exp(F))
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        with np.errstate(over="ignore"):
-            return np.exp(F)
+        return np.exp(np.minimum(F, 300.0))
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         mean = np.maximum(Y - V, 0.0)
-        ratio = np.minimum(V / np.where(Y > 0, Y, 1.0), 1.0)
-        counted = V * _log(Y) - Y * (ratio + xlog1py(1 - ratio, -ratio))
-        return np.where(Y > 0, counted, mean + entr(mean))
+        rho = np.minimum(V / np.where(Y > 0, Y, 1.0), 1.0)
+        far = rho + xlog1py(1 - rho, -rho)
+        with np.errstate(over="ignore"):
+            excess = np.where(np.abs(rho) < 0.1, _series(rho, _ENTROPY), far)
+        return np.where(Y > 0, V * _log(Y) - Y * excess, mean + entr(mean))
 
     def constant(self, Y: Array, weight: Array) -> Array:
         return self.intercept(np.zeros_like(Y), Y, weight)
 
     def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
         # relative to the largest count and score, so that constant ones give it exactly
+        S, Y, weight = S[weight > 0], Y[weight > 0], weight[weight > 0]
         high, top = Y.max(axis=0), S.max(axis=0)
         ratio = (weight @ (Y / high)) / (weight @ np.exp(S - top))
         return np.log(high) - top + np.log(ratio)
@@ -280,6 +288,18 @@ class Poisson(Loss):
                 "All counts of an output are zero: with an intercept the Poisson loss has no "
                 "finite minimiser. Drop the output, or fit without an intercept."
             )
+
+
+# Taylor coefficients from the square on, for arguments below 0.1, where closed forms cancel:
+_EXPONENTIAL = tuple(1.0 / factorial(k) for k in range(2, 12))  # of exp(t) - 1 - t
+_ENTROPY = tuple(1.0 / (k * (k - 1)) for k in range(2, 18))  # of t + (1 - t) log(1 - t)
+
+
+def _series(t: Array, coefficients: tuple[float, ...]) -> Array:
+    total = np.zeros_like(t)
+    for c in reversed(coefficients):
+        total = total * t + c
+    return total * t * t
 
 
 def _log(Y: Array) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .certificate import Certificate
-from .designs import Groups, TokenDesign
+from .designs import Design, Groups
 from .losses import Loss
 from .penalties import Penalty
 
@@ -40,7 +40,7 @@ class Problem:
 
     Parameters
     ----------
-    design : TokenDesign
+    design : Design
         Holds X.
     loss : Loss
     penalty : Penalty
@@ -64,7 +64,7 @@ class Problem:
 
     def __init__(
         self,
-        design: TokenDesign,
+        design: Design,
         loss: Loss,
         penalty: Penalty,
         Y: ArrayLike,
@@ -89,7 +89,7 @@ class Problem:
         self.center = design.means(weight) if intercept else None
 
     @staticmethod
-    def _check(design: TokenDesign, penalty: Penalty, Y: Array, weight: Array) -> None:
+    def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
         if Y.ndim != 2 or len(Y) != design.n_samples:
             raise ValueError(f"Y must have shape ({design.n_samples}, c), got {Y.shape}.")
         if weight.shape != (design.n_samples,):
@@ -154,7 +154,11 @@ class Problem:
 
     def loss_value(self, F: Array) -> float:
         """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""
-        return float(np.sum(self.weight @ self.loss.value(F, self.Y)))
+        return float(np.sum(self._weigh(self.loss.value(F, self.Y))))
+
+    def _weigh(self, values: Array) -> Array:
+        """Weighted sum over samples; one without weight counts for nothing, infinite or not."""
+        return self.weight @ np.where(self.weight[:, None] > 0, values, 0.0)
 
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
@@ -191,7 +195,7 @@ class Problem:
         """Loss, minus its slope in the intercept, and the size of the slope's terms."""
         F = S + b
         V = self.weight[:, None] * self.loss.dual_point(F, self.Y)
-        return self.weight @ self.loss.value(F, self.Y), V.sum(axis=0), np.abs(V).sum(axis=0)
+        return self._weigh(self.loss.value(F, self.Y)), V.sum(axis=0), np.abs(V).sum(axis=0)
 
     def _intercept_step(self, F: Array, e: Array) -> Array:
         """Newton step of the intercept."""
@@ -338,8 +342,8 @@ class Problem:
                 Q[m, :, m] -= blocks[j]
                 Qb[m, :, m] -= q[:, j]
                 Qbb[m, m] -= W[:, j].sum()
-        Q, Qb = Q.reshape(c * p, c * p), Qb.reshape(c * p, c)
+        joint, border = Q.reshape(c * p, c * p), Qb.reshape(c * p, c)
         if self.intercept:
-            Q -= Qb @ np.linalg.pinv(Qbb, rcond=1e-13, hermitian=True) @ Qb.T
+            joint -= border @ np.linalg.pinv(Qbb, rcond=1e-13, hermitian=True) @ border.T
         order = np.arange(c * p).reshape(c, len(groups), -1).transpose(1, 0, 2).ravel()
-        return Q[np.ix_(order, order)]
+        return joint[np.ix_(order, order)]

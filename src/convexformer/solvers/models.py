@@ -71,10 +71,10 @@ class SecondOrderModel:
     def _systems(self) -> list[System]:
         """In coefficient or in sample space, whichever is smaller."""
         c = self.problem.n_outputs
-        unknowns = len(self.groups) * self.problem.design.dim
-        if self._joint:
-            unknowns *= c / (c - 1) if c > 1 else 1.0
-        if unknowns > KERNEL_RATIO * self.problem.design.n_samples:
+        per_sample = len(self.groups) * self.problem.design.dim / self.problem.design.n_samples
+        if self._joint and c > 1:
+            per_sample *= c / (c - 1)
+        if per_sample > KERNEL_RATIO:
             return self._kernel_systems()
         return self._gram_systems()
 

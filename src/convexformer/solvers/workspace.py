@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem import Problem, TokenDesign
+from ..problem import Design, Problem
 from ..problem.designs import Groups
 
 Array = NDArray[np.float64]
@@ -26,7 +26,7 @@ class Workspace:
 class Grams:
     """``A' diag(w) A`` for fixed weights, grown token by token as solvers ask for more."""
 
-    def __init__(self, design: TokenDesign, center: Array | None, weight: Array) -> None:
+    def __init__(self, design: Design, center: Array | None, weight: Array) -> None:
         self.design, self.center, self.weight = design, center, weight
         self._forget()
 
@@ -67,7 +67,7 @@ class Kernels:
     much, which is good enough to precondition a float64 solve.
     """
 
-    def __init__(self, design: TokenDesign, center: Array | None) -> None:
+    def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
         self._own: dict[int, Array] = {}
         self._approximate: NDArray[np.float32] | None = None
