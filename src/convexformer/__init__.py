@@ -1,52 +1,62 @@
-"""Attention trained to a certified global optimum."""
+"""Attention trained to a certified global optimum.
+
+Names are imported at first use, so that ``import convexformer`` and ``convexformer --help`` do not
+wait for scikit-learn or matplotlib.
+"""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from .estimators import (
-    AttentionPath,
-    ConvexAttentionClassifier,
-    ConvexAttentionClassifierCV,
-    ConvexAttentionRegressor,
-    ConvexAttentionRegressorCV,
-    TokenScaler,
-    attention_path,
-    beta_max,
-    load_model,
-)
-from .problem import Certificate
-
-# Imported at first use: matplotlib takes longer to import than everything else here.
-_LAZY = {
-    "CertificateDisplay": "plotting",
-    "PathDisplay": "plotting",
-    "TokenMapDisplay": "plotting",
-}
+if TYPE_CHECKING:
+    from . import datasets, plotting
+    from .estimators import (
+        AttentionPath,
+        ConvexAttentionClassifier,
+        ConvexAttentionClassifierCV,
+        ConvexAttentionRegressor,
+        ConvexAttentionRegressorCV,
+        TokenScaler,
+        attention_path,
+        beta_max,
+        load_model,
+    )
+    from .plotting import CertificateDisplay, PathDisplay, TokenMapDisplay
+    from .problem import Certificate
 
 __all__ = [
     "AttentionPath",
     "Certificate",
+    "CertificateDisplay",
     "ConvexAttentionClassifier",
     "ConvexAttentionClassifierCV",
     "ConvexAttentionRegressor",
     "ConvexAttentionRegressorCV",
+    "PathDisplay",
+    "TokenMapDisplay",
     "TokenScaler",
     "attention_path",
     "beta_max",
+    "datasets",
     "load_model",
-    *_LAZY,
+    "plotting",
 ]
+
+_SUBPACKAGES = ("datasets", "plotting")
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "plotting"):
+    if name in _SUBPACKAGES:
         return import_module(f".{name}", __name__)
-    if name in _LAZY:
-        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.endswith("Display"):
+        room = "plotting"
+    else:
+        room = "problem" if name == "Certificate" else "estimators"
+    return getattr(import_module(f".{room}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__, "datasets", "plotting"])
+    return sorted([*globals(), *__all__])
