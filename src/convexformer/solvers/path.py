@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,10 @@ def _solve(
 ) -> Solution:
     if not (np.isfinite(beta) and beta >= 0 and (beta > 0 or problem.beta_max == 0)):
         raise ValueError(f"beta must be a positive number, got {beta!r}.")
+    if method not in get_args(Method):
+        raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}.")
+    if init is not None and init.Z.shape != problem.shape:
+        raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
     # At beta_max and above nothing is used; outputs one by one would differ from it by rounding.
     if problem.separable and problem.n_outputs > 1 and beta < problem.beta_max:
         Z, b = _solve_outputs(problem, beta, tol, clock, init, method, work)
@@ -119,10 +123,10 @@ def _solve_one(
     work: Workspace,
 ) -> tuple[Array, Array]:
     if beta >= problem.beta_max:
-        at = Iterate.start(problem, None)
+        at = Iterate.start(problem, None, beta)
         clock.record(at.gap(problem, problem.dual_point(at.S + at.b), beta), at.Z)
     else:
-        at = _minimise(problem, beta, Iterate.start(problem, init), tol, clock, method, work)
+        at = _minimise(problem, beta, Iterate.start(problem, init, beta), tol, clock, method, work)
     return at.Z, problem.outer_intercept(at.Z, at.b)
 
 

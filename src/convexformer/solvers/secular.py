@@ -90,16 +90,19 @@ class SecularNewton:
         slack = 1e-13 * abs(at.value)
         for right in (rational, plain):
             move = bounded_quadratic(A, right, -eta)
-            new = self._moved(at, cells, move, 1.0)
-            if new.value <= at.value + slack:
+            new = self._moved(at, cells, move)
+            if new is not None and new.value <= at.value + slack:
                 return new
         for halvings in range(1, 30):
-            new = self._moved(at, cells, move, 0.5**halvings)
-            if new.value <= at.value + slack:
+            new = self._moved(at, cells, 0.5**halvings * move)
+            if new is not None and new.value <= at.value + slack:
                 return new
         return None
 
-    def _moved(self, at: _Point, cells: Cells, move: Array, t: float) -> _Point:
+    def _moved(self, at: _Point, cells: Cells, move: Array) -> _Point | None:
         eta = at.eta.copy()
-        eta[cells] = np.maximum(0.0, eta[cells] + t * move)
-        return self._point(eta)
+        eta[cells] = np.maximum(0.0, eta[cells] + move)
+        try:
+            return self._point(eta)
+        except np.linalg.LinAlgError:  # eta so large that its system cannot be factorised
+            return None

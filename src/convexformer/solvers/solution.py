@@ -99,15 +99,15 @@ class Iterate:
         return cls(Z, S, b, problem.loss_value(S + b))
 
     @classmethod
-    def start(cls, problem: Problem, init: Solution | None) -> Iterate:
+    def start(cls, problem: Problem, init: Solution | None, beta: float) -> Iterate:
+        """From `init`, or from zero where there is none or it is the worse of the two."""
+        Z, S = np.zeros(problem.shape), np.zeros_like(problem.Y)
+        zero = cls.at(problem, Z, S, problem.null_intercept)
         if init is None:
-            Z = np.zeros(problem.shape)
-            return cls.at(problem, Z, np.zeros_like(problem.Y), problem.null_intercept)
-        if init.Z.shape != problem.shape:
-            raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
-        return cls.at(
-            problem, init.Z, problem.scores(init.Z), problem.inner_intercept(init.Z, init.intercept)
-        )
+            return zero
+        b = problem.inner_intercept(init.Z, init.intercept)
+        warm = cls.at(problem, init.Z, problem.scores(init.Z), b)
+        return warm if warm.primal(problem, beta) <= zero.primal(problem, beta) else zero
 
     def primal(self, problem: Problem, beta: float) -> float:
         return self.loss + beta * problem.penalty.value(self.Z)
