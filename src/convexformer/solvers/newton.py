@@ -80,7 +80,7 @@ def _search(
         t = 0.5**halvings
         found = Iterate.at(problem, Z if t == 1 else at.Z + t * step, at.S + t * (S - at.S), at.b)
         value = found.primal(problem, beta)
-        if value >= reached:
+        if best is not None and value >= reached:
             break
         if value <= start + 1e-4 * t * promise + slack:
             best, best_t, reached = found, t, value
