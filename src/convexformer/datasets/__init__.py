@@ -1,7 +1,10 @@
-"""Real sequences whose positions mean something, small enough to ship with the package."""
+"""Real tokens whose positions mean something, small enough to ship with the package."""
 
 from convexformer.datasets._hla import hla
+from convexformer.datasets._motion import motion
+from convexformer.datasets._pendigits import pendigits
+from convexformer.datasets._satimage import satimage
 from convexformer.datasets._splice import splice
 from convexformer.datasets._tokens import TokenDataset, one_hot
 
-__all__ = ["TokenDataset", "hla", "one_hot", "splice"]
+__all__ = ["TokenDataset", "hla", "motion", "one_hot", "pendigits", "satimage", "splice"]

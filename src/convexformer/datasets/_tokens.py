@@ -1,4 +1,4 @@
-"""What every dataset is made of: sequences, their one-hot tokens, and names for everything."""
+"""What every dataset is made of: tokens, classes, and names for everything."""
 
 import gzip
 from collections.abc import Mapping, Sequence
@@ -9,28 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TokenDataset:
-    """Sequences as tokens ``X (N, n, d)`` with class labels, and a name for each axis.
+    """Samples as tokens ``X (N, n, d)`` with class labels, and a name for each axis.
 
     Attributes
     ----------
     name : str
         Short name of the dataset.
     X : ndarray of shape (n_samples, n_tokens, n_channels), float64
-        One-hot tokens; every row ``X[i, k]`` sums to 1.
+        Tokens: measurements as they are (not scaled), or letters one-hot, every row ``X[i, k]``
+        summing to 1.
     y : ndarray of shape (n_samples,), int64
         Class labels, indices into `target_names`.
     target_names : tuple of str
         Name of each class.
     token_names : tuple of str
-        Name of each position in the sequence.
+        Name of each position.
     channel_names : tuple of str
-        Name of each letter of the alphabet.
-    sequences : tuple of str
-        The sequences that `X` encodes.
+        Name of each measurement, or each letter of the alphabet.
     description : str
         Source, meaning and preparation of the data.
+    sequences : tuple of str, or None
+        The sequences that `X` encodes, where it encodes letters.
+    groups : ndarray of shape (n_samples,), int64, or None
+        Whom a sample comes from, where that is known: samples of one group belong on one side of a
+        split.
     target_values : ndarray of shape (n_samples,), float64, or None
         The measured quantity from which `y` was derived, where there is one.
     """
@@ -41,8 +45,9 @@ class TokenDataset:
     target_names: tuple[str, ...]
     token_names: tuple[str, ...]
     channel_names: tuple[str, ...]
-    sequences: tuple[str, ...]
     description: str
+    sequences: tuple[str, ...] | None = None
+    groups: NDArray[np.int64] | None = None
     target_values: NDArray[np.float64] | None = None
 
     def __repr__(self) -> str:
@@ -107,7 +112,17 @@ def one_hot(
 
 def read_table(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the two columns of a shipped ``.csv.gz`` file, without its header."""
-    packed = files("convexformer.datasets").joinpath("data", name).read_bytes()
-    _, *lines = gzip.decompress(packed).decode("ascii").splitlines()
+    _, *lines = _unpack(name)
     first, second = zip(*(line.split(",") for line in lines), strict=True)
     return first, second
+
+
+def read_numbers(name: str) -> NDArray[np.int64]:
+    """Return a shipped ``.csv.gz`` file of whole numbers, without its header."""
+    _, *lines = _unpack(name)
+    return np.loadtxt(lines, delimiter=",", dtype=np.int64)
+
+
+def _unpack(name: str) -> list[str]:
+    packed = files("convexformer.datasets").joinpath("data", name).read_bytes()
+    return gzip.decompress(packed).decode("ascii").splitlines()
