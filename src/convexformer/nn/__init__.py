@@ -1,0 +1,74 @@
+"""Networks in PyTorch: those of the paper, and those that convex solutions are equivalent to.
+
+None of the networks is convex in its weights (``is_convex`` is False); their training problems have
+convex equivalents, which `convexformer.problem` states and `convexformer.solvers` solves. The one
+exception is :class:`ConvexLayer`, which is such a program itself.
+"""
+
+import os
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'convexformer.nn needs PyTorch, which is not installed: pip install "convexformer[nn]"'
+    ) from error
+
+from ._attention import SoftmaxAttention, TransformerBlock
+from ._gated import ConvexLayer, GatedFCN
+from ._losses import total_loss
+from ._network import Network, read_network
+from ._simplex import SequenceAttention, SimplexAttention, project_simplex
+from .recover import network_of, to_network, to_network_from_parts, to_sequence_network
+from .starts import Runs, train_starts
+
+__all__ = [
+    "ConvexLayer",
+    "GatedFCN",
+    "Network",
+    "Runs",
+    "SequenceAttention",
+    "SimplexAttention",
+    "SoftmaxAttention",
+    "TransformerBlock",
+    "load_network",
+    "network_of",
+    "project_simplex",
+    "to_network",
+    "to_network_from_parts",
+    "to_sequence_network",
+    "total_loss",
+    "train_starts",
+]
+
+_NETWORKS: dict[str, type[Network]] = {
+    kind.__name__: kind
+    for kind in (
+        ConvexLayer,
+        GatedFCN,
+        SequenceAttention,
+        SimplexAttention,
+        SoftmaxAttention,
+        TransformerBlock,
+    )
+}
+
+
+def load_network(path: str | os.PathLike[str]) -> Network:
+    """Read a network that its ``save`` wrote.
+
+    Parameters
+    ----------
+    path : path-like
+        A safetensors file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from convexformer.nn import SoftmaxAttention, load_network
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     SoftmaxAttention(3, 2).save(os.path.join(folder, "network.safetensors"))
+    ...     load_network(os.path.join(folder, "network.safetensors"))
+    SoftmaxAttention()
+    """
+    return read_network(path, _NETWORKS)

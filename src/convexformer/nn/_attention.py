@@ -1,0 +1,174 @@
+"""Softmax attention and the transformer block, as the paper writes them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ._network import Network, real_tokens
+from ._simplex import check_choice
+
+READOUTS = ("sequence", "mean", "first")
+
+
+class SoftmaxAttention(Network):
+    r"""Multi-head softmax attention alone, the paper's eq. (attention_only).
+
+    .. math:: \hat Y = \sum_j \mathrm{softmax}(X W_{qj} W_{kj}^T X^T)\, X W_{vj} W_{oj}
+
+    Literally so: every head has full ``d x d`` matrices, no biases, and scores are not divided by
+    :math:`\sqrt d` unless asked for. The decay is plain, :math:`\sum \|W\|_F^2`.
+
+    Parameters
+    ----------
+    dim, n_outputs : int
+    n_heads : int
+    head_dim : int, optional
+        Width of queries, keys and values; `dim` if omitted.
+    scaled : bool
+        Whether to divide scores by the square root of `head_dim`.
+    readout : {"sequence", "mean", "first"}
+        Scores of every position ``(N, n, c)``; their mean over real tokens, or the first, ``(N, c)``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from convexformer.nn import SoftmaxAttention
+    >>> network = SoftmaxAttention(dim=3, n_outputs=2, n_heads=4)
+    >>> network(torch.zeros(10, 5, 3)).shape
+    torch.Size([10, 5, 2])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        n_outputs: int,
+        n_heads: int = 1,
+        *,
+        head_dim: int | None = None,
+        scaled: bool = False,
+        readout: str = "sequence",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("readout", readout, READOUTS)
+        k = dim if head_dim is None else head_dim
+        self.config = {
+            "dim": dim,
+            "n_outputs": n_outputs,
+            "n_heads": n_heads,
+            "head_dim": k,
+            "scaled": scaled,
+            "readout": readout,
+        }
+
+        def draw(rows: int, columns: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(n_heads, rows, columns, dtype=dtype) / rows**0.5)
+
+        self.query, self.key, self.value = draw(dim, k), draw(dim, k), draw(dim, k)
+        self.output = draw(k, n_outputs)
+
+    def attention(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attention maps ``(N, h, n, n)``; padding is never attended to."""
+        X = real_tokens(X, mask)[:, None]  # (N, 1, n, d)
+        scores = (X @ self.query) @ (X @ self.key).transpose(2, 3)  # (N, h, n, n)
+        if self.config["scaled"]:
+            scores = scores / self.config["head_dim"] ** 0.5
+        if mask is not None:
+            lowest = torch.finfo(scores.dtype).min  # not -inf: a sample may be all padding
+            scores = scores.masked_fill(~mask[:, None, None, :], lowest)
+        return torch.softmax(scores, -1)
+
+    def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Scores ``(N, n, c)``, or ``(N, c)`` if the readout is one vector."""
+        X = real_tokens(X, mask)
+        value = X[:, None] @ self.value  # (N, 1, n, d) @ (h, d, k) -> (N, h, n, k)
+        heads = (self.attention(X, mask) @ value) @ self.output  # (N, h, n, c)
+        return read_out(heads.sum(1), mask, self.config["readout"])
+
+    def decay(self) -> Tensor:
+        """Sum of the squared entries of all matrices."""
+        return torch.stack([W.square().sum() for W in self.parameters()]).sum()
+
+
+class TransformerBlock(Network):
+    r"""The paper's standard transformer block, its eq. (standard_transformer).
+
+    .. math:: A_o = \sum_j \mathrm{softmax}(Q_j K_j^T) V_j W_{oj}, \quad
+              X_A = \mathrm{LayerNorm}(A_o) + X, \quad X_B = \sigma(X_A W_1) W_2
+
+    Note what it is not: LayerNorm stands after the attention, on the branch, and there is no skip
+    around the feed-forward part.
+
+    Parameters
+    ----------
+    dim, n_outputs : int
+    n_heads : int
+    hidden : int, optional
+        Width of the feed-forward part; ``4 * dim`` if omitted.
+    head_dim, scaled, readout
+        As in :class:`SoftmaxAttention`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from convexformer.nn import TransformerBlock
+    >>> block = TransformerBlock(dim=3, n_outputs=2, n_heads=4, readout="mean")
+    >>> block(torch.zeros(10, 5, 3)).shape
+    torch.Size([10, 2])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        n_outputs: int,
+        n_heads: int = 1,
+        *,
+        hidden: int | None = None,
+        head_dim: int | None = None,
+        scaled: bool = False,
+        readout: str = "sequence",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("readout", readout, READOUTS)
+        m = 4 * dim if hidden is None else hidden
+        self.config = {
+            "dim": dim,
+            "n_outputs": n_outputs,
+            "n_heads": n_heads,
+            "hidden": m,
+            "head_dim": head_dim,
+            "scaled": scaled,
+            "readout": readout,
+        }
+        self.attention = SoftmaxAttention(
+            dim, dim, n_heads, head_dim=head_dim, scaled=scaled, dtype=dtype
+        )
+        self.norm = nn.LayerNorm(dim, dtype=dtype)
+        self.first = nn.Parameter(torch.randn(dim, m, dtype=dtype) / dim**0.5)
+        self.second = nn.Parameter(torch.randn(m, n_outputs, dtype=dtype) / m**0.5)
+
+    def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Scores ``(N, n, c)``, or ``(N, c)`` if the readout is one vector."""
+        X = real_tokens(X, mask)
+        A = self.norm(self.attention(X, mask)) + X  # (N, n, d)
+        B = functional.relu(A @ self.first) @ self.second  # (N, n, d) -> (N, n, m) -> (N, n, c)
+        return read_out(B, mask, self.config["readout"])
+
+    def decay(self) -> Tensor:
+        """Sum of the squared entries of all matrices; LayerNorm is not decayed."""
+        return self.attention.decay() + self.first.square().sum() + self.second.square().sum()
+
+
+def read_out(F: Tensor, mask: Tensor | None, readout: str) -> Tensor:
+    """What is told of scores ``(N, n, c)`` of all positions."""
+    if readout == "sequence":
+        return F
+    if readout == "first":
+        return F[:, 0]
+    if mask is None:
+        return F.mean(1)
+    real = mask[..., None].to(F.dtype)  # (N, n, 1)
+    return (F * real).sum(1) / real.sum(1).clamp(min=1)

@@ -1,0 +1,93 @@
+"""What all networks share: the objective of the theorems, and files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ..problem.losses import Loss
+from ._losses import total_loss
+
+FORMAT = "convexformer.nn"
+
+
+class Network(nn.Module):
+    r"""A network with the weight decay of a theorem.
+
+    .. math:: \sum_i a_i\,\mathrm{loss}(F_i, Y_i) + \tfrac\beta2\,\mathrm{decay}
+    """
+
+    config: dict[str, Any]
+    """Arguments of the constructor that are plain data, to build the network again."""
+    _array_arguments: ClassVar[tuple[str, ...]] = ()
+    """Arguments that are arrays; they live on as buffers of the same names."""
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether `objective` is convex in the parameters."""
+        return False
+
+    def decay(self) -> Tensor:
+        """Weight decay, without ``beta / 2``."""
+        raise NotImplementedError
+
+    def objective(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        loss: str | Loss = "squared",
+        beta: float = 0.0,
+        *,
+        mask: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+    ) -> Tensor:
+        """Loss over all samples plus ``beta / 2`` times the decay, a scalar.
+
+        Parameters
+        ----------
+        X : Tensor of shape (N, n, d)
+        Y : Tensor of the shape of the network's scores
+        loss : {"squared", "huber", "logistic", "softmax", "poisson"} or Loss
+        beta : float
+            Absolute penalty strength.
+        mask : Tensor of bool of shape (N, n), optional
+            True where a token is real.
+        sample_weight : Tensor of shape (N,), optional
+        """
+        return total_loss(self(X, mask), Y, loss, sample_weight) + 0.5 * beta * self.decay()
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the network to a safetensors file; :func:`load_network` reads it."""
+        if Path(path).exists() and not overwrite:
+            raise FileExistsError(f"{path} exists already. Pass overwrite=True to replace it.")
+        tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
+        description = json.dumps({"class": type(self).__name__, "config": self.config})
+        save_file(tensors, path, {"format": FORMAT, "network": description})
+
+
+def read_network(path: str | os.PathLike[str], classes: dict[str, type[Network]]) -> Network:
+    """A network of one of `classes` from a file."""
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if header.get("format") != FORMAT:
+        raise ValueError(f"{path} holds no network. Pass a file written by a network's save.")
+    described = json.loads(header["network"])
+    kind = classes[described["class"]]
+    arrays = {name: tensors[name] for name in kind._array_arguments if name in tensors}
+    with torch.random.fork_rng(devices=[]):  # the start it draws is overwritten
+        network = kind(**described["config"], **arrays)
+    network.load_state_dict(tensors, assign=True)
+    return network
+
+
+def real_tokens(X: Tensor, mask: Tensor | None) -> Tensor:
+    """`X` with zeros at padding, whatever stood there."""
+    return X if mask is None else torch.where(mask[..., None], X, torch.zeros_like(X))
