@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ._costs import costs
 from ._demo import demo
 from ._explain import explain
 from ._fit import fit
@@ -40,5 +41,5 @@ def main(
     """Attention trained to a certified global optimum."""
 
 
-for command in (demo, fit, path, explain):
+for command in (demo, fit, path, explain, costs):
     app.command()(command)

@@ -29,7 +29,8 @@ class SoftmaxAttention(Network):
     scaled : bool
         Whether to divide scores by the square root of `head_dim`.
     readout : {"sequence", "mean", "first"}
-        Scores of every position ``(N, n, c)``; their mean over real tokens, or the first, ``(N, c)``.
+        Scores of every position ``(N, n, c)``; or their mean over real tokens, or the first
+        position's, ``(N, c)``.
 
     Examples
     --------

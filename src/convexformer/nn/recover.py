@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..problem.gated import Gates
 from ..problem.heads import Heads, SequenceHeads, recover_heads, recover_sequence_heads
 from ._gated import GatedFCN
 from ._simplex import SequenceAttention, SimplexAttention
+
+if TYPE_CHECKING:
+    from ..problem.gated import Gates
 
 
 def to_network(
@@ -218,9 +220,8 @@ def _tensor(array: ArrayLike) -> Tensor:
     return torch.tensor(np.asarray(array, dtype=np.float64))
 
 
-def _assign(parameter: Tensor | None, array: ArrayLike, name: str) -> None:
+def _assign(parameter: Any, array: ArrayLike, name: str) -> None:
     """Write numbers into a parameter."""
-    assert parameter is not None
     value = _tensor(array)
     if value.shape != parameter.shape:
         raise ValueError(

@@ -87,9 +87,10 @@ def train_starts(
     >>> import torch
     >>> from convexformer.nn import SimplexAttention, train_starts
     >>> X = torch.randn(20, 3, 2)
-    >>> runs = train_starts(
-    ...     lambda: SimplexAttention(3, 2, 1, n_heads=2), X, X[:, 0, :1], beta=0.1, n_starts=4, steps=9
-    ... )
+    >>> y = X[:, 0, :1]
+    >>> def make():
+    ...     return SimplexAttention(3, 2, 1, n_heads=2)
+    >>> runs = train_starts(make, X, y, beta=0.1, n_starts=4, steps=9)
     >>> runs.objectives.shape
     torch.Size([2, 4])
     """
@@ -107,21 +108,22 @@ def train_starts(
     stepper = OPTIMIZERS[optimizer](list(parameters.values()), lr=lr, **options)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stepper, steps)
     begin, lowest = time.perf_counter(), torch.full((n_starts,), torch.inf, dtype=X.dtype)
-    record: tuple[list[int], list[float], list[Tensor]] = ([], [], [])
+    taken: list[int] = []
+    seconds: list[float] = []
+    objectives: list[Tensor] = []
     for step in range(steps + 1):
         stepper.zero_grad()
         P = values(parameters, buffers)  # (starts,)
         lowest = torch.minimum(lowest, P.detach())
         if step % every == 0 or step == steps:
-            for column, entry in zip(
-                record, (step, time.perf_counter() - begin, P.detach()), strict=True
-            ):
-                column.append(entry)
+            taken.append(step)
+            seconds.append(time.perf_counter() - begin)
+            objectives.append(P.detach())
         if step < steps:
             P.sum().backward()
             stepper.step()
             schedule.step()
-    return Runs(record[0], record[1], torch.stack(record[2]), lowest)
+    return Runs(taken, seconds, torch.stack(objectives), lowest)
 
 
 class _Objective(torch.nn.Module):
