@@ -2,6 +2,7 @@
 
 from .certificate import Certificate
 from .designs import Design, TokenDesign
+from .gated import GatedDesign, Gates
 from .losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from .penalties import PENALTIES, Penalty, Token, TokenOutput
 from .problem import DualPoint, Problem
@@ -11,6 +12,8 @@ __all__ = [
     "Certificate",
     "Design",
     "DualPoint",
+    "GatedDesign",
+    "Gates",
     "Huber",
     "Logistic",
     "Loss",

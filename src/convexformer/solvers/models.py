@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Huber, Problem
 from ..problem.designs import Groups
+from .matrixfree import Curvature, SecularCG
 from .secular import SecularNewton
 from .solution import Iterate
 from .systems import GramSystem, JointKernelSystem, KernelSystem, OutlierSystem, System
@@ -17,6 +18,8 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 KERNEL_RATIO = 1.2  # sample space from this many coefficients per sample
+LARGE, LARGE_JOINT = 1500, 6000  # unknowns from which conjugate gradients replace factorisations
+LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own
 
 
@@ -35,6 +38,10 @@ class SecondOrderModel:
     def minimiser(self, target: float) -> Array:
         """Coefficients of all groups at which the model's gap is below `target`."""
         problem, groups = self.problem, self.groups
+        Z = np.zeros_like(self.at.Z)
+        if self._is_large():
+            Z[groups] = self._secular_cg().minimise(target)
+            return Z
         weight = problem.penalty.column(problem.shape[0])[groups]
         radius = self.beta * np.repeat(weight, self._cells, axis=1).ravel()
         eta = (problem.penalty.norms(self.at.Z[groups]) / weight).ravel()
@@ -45,9 +52,31 @@ class SecondOrderModel:
         else:
             systems = self._systems()
         z = SecularNewton(systems, radius, self.beta, self.at.loss).minimise(eta, target)
-        Z = np.zeros_like(self.at.Z)
         Z[groups] = self._unpack(z)
         return Z
+
+    def _is_large(self) -> bool:
+        """Whether factorisations cost more than the products of conjugate gradients."""
+        c, N, d = self.problem.n_outputs, self.problem.design.n_samples, self.problem.design.dim
+        if self._joint:  # correlated classes make for many products
+            return min(len(self.groups) * d * c, N * max(c - 1, 1)) > LARGE_JOINT
+        return min(len(self.groups) * d, N) > LARGE and d <= LARGEST_BLOCK
+
+    def _secular_cg(self) -> SecularCG:
+        problem = self.problem
+        H = problem.loss.curvature(self.at.S + self.at.b, problem.Y, self.damping)
+        curvature = Curvature(
+            problem.design, self.groups, problem.center, problem.weight, H, self._joint
+        )
+        return SecularCG(
+            curvature,
+            self.point.M[self.groups],
+            self.at.Z[self.groups],
+            problem.penalty,
+            problem.penalty.column(problem.shape[0])[self.groups],
+            self.beta,
+            self.at.loss,
+        )
 
     @property
     def _cells(self) -> int:

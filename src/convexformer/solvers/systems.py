@@ -117,7 +117,10 @@ class KernelSystem:
     def solve(self, eta: Array) -> State:
         scaled = eta / self.beta
         K, exact = self.kernels.matrix(self.groups, scaled)
-        T = _project(_project(self.root * K * self.root.T, self.unit).T, self.unit)
+        root, unit = self.root.astype(K.dtype), self.unit
+        T = root * K * root.T
+        unit = None if unit is None else unit.astype(K.dtype)
+        T = _project(_project(T, unit).T, unit)
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, overwrite_a=not exact, check_finite=False)
 

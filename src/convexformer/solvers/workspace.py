@@ -12,6 +12,7 @@ Array = NDArray[np.float64]
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LARGE = 4e9  # multiply-adds from which a float32 kernel pays
+OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 STALE = 0.25  # relative change of eta that calls for an update
 
 
@@ -95,7 +96,9 @@ class Kernels:
 
     def _keeps_own(self, count: int) -> bool:
         N = self.design.n_samples
-        return 2 * self.design.dim >= N and 8 * N * N * (len(self._own) + count) <= CACHE_BYTES
+        return (
+            OWN_RATIO * self.design.dim >= N and 8 * N * N * (len(self._own) + count) <= CACHE_BYTES
+        )
 
     def _updated(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
         wanted = np.zeros(self.design.n_groups)

@@ -1,0 +1,108 @@
+r"""The gated-ReLU layer (Theorem 3): tokens that only count where a fixed gate is open.
+
+.. math:: F_i = \sum_j m_{ij} \sum_k X_{ik} Z_{jk}, \qquad
+          m_{ij} = 1\{\langle U_j, X_i\rangle \ge t_j\}
+
+A group is a pair (gate j, token k), numbered ``j * n + k``. The ``N x (h n d)`` design is never
+built: correlations of all gates are one product ``X' [m_1 V, ..., m_h V]`` per block of samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .designs import Array, Design, Groups, TokenDesign, row_slices
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Directions and thresholds of fixed gates.
+
+    Attributes
+    ----------
+    directions : ndarray of shape (h, n, d)
+    thresholds : ndarray of shape (h,)
+        ``-inf`` for a gate that is always open.
+    """
+
+    directions: Array
+    thresholds: Array
+
+    def __len__(self) -> int:
+        return len(self.directions)
+
+    def open(self, tokens: TokenDesign) -> NDArray[np.bool_]:
+        """Which gates are open for which samples, ``(N, h)``."""
+        W = np.moveaxis(self.directions, 0, 2)  # (n, d, h)
+        return tokens.predict(np.ascontiguousarray(W)) >= self.thresholds
+
+
+class GatedDesign(Design):
+    """Tokens seen through gates.
+
+    Parameters
+    ----------
+    tokens : TokenDesign
+    open_gates : ndarray of bool of shape (N, h)
+    """
+
+    def __init__(self, tokens: TokenDesign, open_gates: NDArray[np.bool_]) -> None:
+        if open_gates.ndim != 2 or len(open_gates) != tokens.n_samples:
+            raise ValueError(
+                f"open_gates must have shape ({tokens.n_samples}, h), got {open_gates.shape}."
+            )
+        self.tokens, self.gates = tokens, open_gates
+        self.n_samples, self.dim = tokens.n_samples, tokens.dim
+        self.n_tokens, self.n_gates = tokens.n_groups, open_gates.shape[1]
+        self.n_groups = self.n_gates * self.n_tokens
+
+    def gather(self, rows: slice, groups: Groups) -> Array:
+        gate, token = np.divmod(groups, self.n_tokens)
+        A = self.tokens.gather(rows, token)  # (rows, groups * d), a fresh copy
+        A.reshape(len(A), len(groups), self.dim)[~self.gates[rows][:, gate]] = 0.0
+        return A
+
+    def prefers_all(self, groups: Groups) -> bool:
+        return 32 * len(groups) >= self.n_groups  # tokens are shared by gates, gathered ones not
+
+    def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
+        gate, token = np.divmod(groups, self.n_tokens)
+        U = np.empty((self.n_samples, len(groups)))
+        for k in np.unique(token):
+            own = np.flatnonzero(token == k)  # gates share the token's columns
+            for rows in row_slices(self.n_samples, self.dim + len(own)):
+                A = self.tokens.gather(rows, np.array([k]))
+                U[rows.start : rows.stop, own] = (A @ G[own].T) * self.gates[rows][:, gate[own]]
+        return U if center is None else U - np.sum(center[groups] * G, axis=1)
+
+    def _predict_all(self, Z: Array) -> Array:
+        c = Z.shape[2]
+        Z = Z.reshape(self.n_gates, -1, c)  # (h, n * d, c)
+        used = np.flatnonzero(np.any(Z, axis=(1, 2)))
+        W = Z[used].transpose(1, 0, 2).reshape(-1, len(used) * c)
+        F = np.zeros((self.n_samples, c))
+        for rows, A in self._blocks(len(used) * c):
+            per_gate = (A @ W).reshape(len(A), len(used), c)
+            F[rows] = np.einsum("ijc,ij->ic", per_gate, self.gates[rows][:, used].astype(float))
+        return F
+
+    def _correlate_all(self, V: Array) -> Array:
+        c = V.shape[1]
+        M = np.zeros((self.n_tokens * self.dim, self.n_gates * c))
+        for rows, A in self._blocks(self.n_gates * c):
+            gated = self.gates[rows][:, :, None] * V[rows][:, None, :]
+            M += A.T @ gated.reshape(len(A), -1)
+        M = M.reshape(self.n_tokens, self.dim, self.n_gates, c)
+        return np.ascontiguousarray(M.transpose(2, 0, 1, 3)).reshape(-1, self.dim, c)
+
+    def _blocks(self, extra: int) -> Iterator[tuple[slice, Array]]:
+        """Tokens by samples, in blocks small enough for `extra` numbers more per sample."""
+        width = self.n_tokens * self.dim
+        for rows, A in self.tokens.blocks():
+            for part in row_slices(len(A), width + extra):
+                start = rows.start + part.start
+                yield slice(start, start + part.stop - part.start), A[part]

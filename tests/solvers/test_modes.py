@@ -1,0 +1,72 @@
+"""Every way of doing the linear algebra gives the same certified optimum."""
+
+import numpy as np
+import pytest
+
+from convexformer.problem import (
+    GatedDesign,
+    Huber,
+    Logistic,
+    Poisson,
+    Problem,
+    Softmax,
+    Squared,
+    Token,
+    TokenDesign,
+    TokenOutput,
+)
+from convexformer.solvers import models, solve, workspace
+
+N, n, d = 60, 8, 3
+MODES = {
+    "gram": {(models, "KERNEL_RATIO"): 1e9},
+    "kernel": {(models, "KERNEL_RATIO"): 0.0},
+    "float32 kernel": {(models, "KERNEL_RATIO"): 0.0, (workspace, "LARGE"): 0.0},
+    "own kernels": {(models, "KERNEL_RATIO"): 0.0, (workspace, "OWN_RATIO"): 1e9},
+    "products only": {(models, "LARGE"): 0, (models, "LARGE_JOINT"): 0},
+    "no outlier cells": {(models, "MOST_OUTLIERS"): -1},
+}
+LOSSES = {
+    "squared": Squared(),
+    "huber": Huber(0.7),
+    "logistic": Logistic(),
+    "softmax": Softmax(),
+    "poisson": Poisson(),
+}
+
+
+def problem(name, penalty, intercept, gated):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, n, d)) + 1.0
+    c = 3 if name == "softmax" or penalty is Token else 1
+    F = X[:, 2, :1] - X[:, 5, 1:2] + 0.5 * rng.normal(size=(N, c))
+    Y = {
+        "squared": F,
+        "huber": F + 10 * (rng.random((N, c)) < 0.1),
+        "logistic": np.where(F > 0, 1.0, -1.0),
+        "softmax": np.eye(c)[np.argmax(F, axis=1)],
+        "poisson": rng.poisson(np.exp(0.3 * F)).astype(float),
+    }[name]
+    design = TokenDesign(X)
+    if gated:
+        design = GatedDesign(design, np.column_stack([np.ones(N, bool), X[:, :3, 0] > 1]))
+    weight = rng.random(N) + 0.1
+    return Problem(design, LOSSES[name], penalty(), Y, weight, intercept)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["tokens", "gated"])
+@pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "none"])
+@pytest.mark.parametrize("penalty", [TokenOutput, Token])
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_agree(mode, name, penalty, intercept, gated, monkeypatch):
+    p = problem(name, penalty, intercept, gated)
+    for fraction in (0.3, 0.03):
+        usual = solve(p, fraction * p.beta_max, tol=1e-8)
+        with monkeypatch.context() as patch:
+            for (module, constant), value in MODES[mode].items():
+                patch.setattr(module, constant, value)
+            forced = solve(p, fraction * p.beta_max, tol=1e-6, method="newton")
+        assert forced.converged, forced.certificate
+        assert forced.certificate.primal == pytest.approx(usual.certificate.primal, rel=1.1e-6)
+        assert usual.certificate.dual <= forced.certificate.primal
