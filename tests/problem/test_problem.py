@@ -128,7 +128,7 @@ def test_zero_is_optimal_just_above_beta_max_and_not_just_below(raw):
     point = null_point(problem)  # a step along the most correlated cell descends
     cell = problem.penalty.dual_norms(point.M) == point.norms.max()
     Z = np.where(cell[:, None, :], point.M, 0.0)
-    descent = [raw.objective(t * Z, b, below) for t in np.geomspace(1e-12, 1, 60)]
+    descent = [raw.objective(t * Z, b, below) for t in np.geomspace(1e-12, 1e-3, 60)]
     assert min(descent) < raw.objective(zero, b, below)
 
 
