@@ -277,6 +277,18 @@ def test_losses_take_parameters_and_sequences():
     assert float(total_loss(F, Y, "squared", torch.tensor([0.0, 2.0]))) == pytest.approx(0.01)
 
 
+def test_targets_of_padding_do_not_count(X, mask):
+    network = SequenceAttention(n, d, c, h, dtype=torch.float64)
+    Y = np.where(mask[:, :, None], np.ones((N, n, c)), np.nan)
+    F = numbers(network(torch.tensor(X), torch.tensor(mask)))
+    for loss in ("squared", "logistic"):
+        value = network.objective(torch.tensor(X), torch.tensor(Y), loss, mask=torch.tensor(mask))
+        expected = LOSSES[loss].value(F, np.ones_like(F))[mask].sum()
+        assert value.item() == pytest.approx(expected, rel=1e-12)
+        value.backward()
+        assert torch.all(torch.isfinite(network.values.grad))
+
+
 def test_convex_layer_has_the_objective_of_the_problem(X):
     rng = np.random.default_rng(0)
     Z, Y, beta = rng.normal(size=(n, d, c)), rng.normal(size=(N, c)), 0.7

@@ -18,7 +18,11 @@ LOSSES: dict[str, Loss] = {
 
 
 def total_loss(
-    F: Tensor, Y: Tensor, loss: str | Loss = "squared", sample_weight: Tensor | None = None
+    F: Tensor,
+    Y: Tensor,
+    loss: str | Loss = "squared",
+    sample_weight: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     r""":math:`\sum_i a_i\,\mathrm{loss}(F_i, Y_i)`, a scalar.
 
@@ -31,10 +35,17 @@ def total_loss(
     loss : {"squared", "huber", "logistic", "softmax", "poisson"} or Loss
         A `Loss` where it has a parameter, such as ``Huber(0.5)``.
     sample_weight : Tensor of shape (N,), optional
+    mask : Tensor of bool of shape (N, n), optional
+        For scores of positions: True where they count. Targets elsewhere may be anything.
     """
     if F.shape != Y.shape:
         raise ValueError(f"Scores have shape {tuple(F.shape)} and targets {tuple(Y.shape)}.")
-    values = _values(F, Y, _known(loss)).flatten(1).sum(1)  # (N,)
+    if mask is not None:
+        Y = torch.where(mask[..., None], Y, torch.ones_like(Y))
+    values = _values(F, Y, _known(loss))
+    if mask is not None:
+        values = torch.where(mask[..., None], values, torch.zeros_like(values))
+    values = values.flatten(1).sum(1)  # (N,)
     return values.sum() if sample_weight is None else values @ sample_weight
 
 

@@ -58,10 +58,13 @@ class Network(nn.Module):
         beta : float
             Absolute penalty strength.
         mask : Tensor of bool of shape (N, n), optional
-            True where a token is real.
+            True where a token is real. Scores of padding, where positions have scores, do not
+            count.
         sample_weight : Tensor of shape (N,), optional
         """
-        return total_loss(self(X, mask), Y, loss, sample_weight) + 0.5 * beta * self.decay()
+        F = self(X, mask)
+        counted = mask if F.ndim == 3 else None
+        return total_loss(F, Y, loss, sample_weight, counted) + 0.5 * beta * self.decay()
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the network to a safetensors file; :func:`load_network` reads it."""

@@ -169,7 +169,7 @@ class SequenceAttention(Network):
     parametrization : {"softmax", "projection"}
         As in :class:`SimplexAttention`.
     intercept : bool
-        Whether to add an intercept ``(n, c)``, which is not decayed.
+        Whether to add an intercept ``(c,)``, the same at all positions, which is not decayed.
 
     Examples
     --------
@@ -211,7 +211,7 @@ class SequenceAttention(Network):
         scale = (dim * n_outputs) ** 0.5
         self.values = nn.Parameter(torch.randn(n_heads, dim, n_outputs, dtype=dtype) / scale)
         self.outputs = nn.Parameter(torch.randn(n_heads, dtype=dtype) / max(1, n_heads) ** 0.5)
-        zeros = torch.zeros(n_tokens, n_outputs, dtype=dtype)
+        zeros = torch.zeros(n_outputs, dtype=dtype)
         self.register_parameter("intercept", nn.Parameter(zeros) if intercept else None)
 
     def attention(self) -> Tensor:

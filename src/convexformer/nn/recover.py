@@ -113,7 +113,7 @@ def to_sequence_network(
     ----------
     A, B : array-like of shape (d, c, n, n)
         Nonnegative parts, as in :func:`convexformer.problem.heads.recover_sequence_heads`.
-    intercept : array-like of shape (c,) or (n, c), optional
+    intercept : array-like of shape (c,), optional
     attention : {"stochastic", "substochastic"}
 
     Examples
@@ -140,7 +140,7 @@ def to_sequence_network(
     _assign(network.values, heads.values, "values")
     _assign(network.outputs, heads.outputs, "outputs")
     if intercept is not None:
-        _assign(network.intercept, np.broadcast_to(np.asarray(intercept), (n, c)), "intercept")
+        _assign(network.intercept, intercept, "intercept")
     return network
 
 
