@@ -5,6 +5,12 @@ from .cv import ConvexAttentionClassifierCV, ConvexAttentionRegressorCV
 from .path import AttentionPath, attention_path, beta_max
 from .persistence import load_model
 from .scaler import TokenScaler
+from .transformer import (
+    ConvexTransformerClassifier,
+    ConvexTransformerClassifierCV,
+    ConvexTransformerRegressor,
+    ConvexTransformerRegressorCV,
+)
 
 __all__ = [
     "AttentionPath",
@@ -12,6 +18,10 @@ __all__ = [
     "ConvexAttentionClassifierCV",
     "ConvexAttentionRegressor",
     "ConvexAttentionRegressorCV",
+    "ConvexTransformerClassifier",
+    "ConvexTransformerClassifierCV",
+    "ConvexTransformerRegressor",
+    "ConvexTransformerRegressorCV",
     "TokenScaler",
     "attention_path",
     "beta_max",

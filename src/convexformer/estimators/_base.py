@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from ..problem import PENALTIES, Certificate, Problem, TokenDesign
+from ..problem import PENALTIES, Certificate, Design, Problem, TokenDesign
 from ..problem.penalties import safe_norm
 from ..solvers import Solution, TracePoint
 from ._validation import (
@@ -87,13 +87,23 @@ class ConvexAttention(BaseEstimator):
             raise ValueError(self._unsolvable(np.flatnonzero(~solvable)))
         weights = check_token_weights(self.token_weights, data.X.shape[1])
         return Problem(
-            TokenDesign(data.X, data.mask),
+            self._design(data.X, data.mask),
             self._task_loss(),
-            PENALTIES[self.penalty](weights),
+            PENALTIES[self.penalty](self._group_weights(weights)),
             data.Y,
             sample_weight=self._task_weight(data.y, data.weight),
             intercept=bool(self.fit_intercept),
         )
+
+    def _prepare(self, data: TrainingData) -> None:
+        """Fix what must be fixed before the problem is convex (gates)."""
+
+    def _design(self, X: Tokens, mask: Mask | None) -> Design:
+        return TokenDesign(X, mask)
+
+    def _group_weights(self, weights: Array | None) -> Array | None:
+        """Penalty weights of the design's groups, from those of tokens."""
+        return weights
 
     def _report(self, point: TracePoint) -> None:
         """One line of progress, where asked for."""
@@ -141,10 +151,14 @@ class ConvexAttention(BaseEstimator):
     def _scores(self, X: Any, mask: Any) -> Array:
         """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
         check_is_fitted(self)
-        return self._design_scores(TokenDesign(*check_tokens(self, X, mask, reset=False)))
+        return self._design_scores(self._design(*check_tokens(self, X, mask, reset=False)))
 
-    def _design_scores(self, design: TokenDesign) -> Array:
-        Z = self.coef_.transpose(1, 2, 0)  # (n, d, c)
+    def _coefficients(self) -> Array:
+        """`coef_` as problems have it, ``(groups, d, c)``."""
+        return self.coef_.transpose(1, 2, 0)
+
+    def _design_scores(self, design: Design) -> Array:
+        Z = self._coefficients()
         used = np.flatnonzero(np.any(Z, axis=(1, 2)))  # no other token is read
         F = design.predict(Z) if len(used) == len(Z) else design.predict(Z[used], used)
         return F + self.intercept_

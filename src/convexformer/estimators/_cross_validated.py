@@ -33,16 +33,14 @@ class CrossValidated(ConvexAttention, Persistent):
     selection: str
     n_jobs: int | None
 
-    _saved_arrays: ClassVar = (
-        *Persistent._saved_arrays,
+    _saved_arrays: ClassVar[tuple[str, ...]] = (
         "betas_",
         "scores_",
         "mean_scores_",
         "std_scores_",
         "standard_errors_",
     )
-    _saved_values: ClassVar = (
-        *Persistent._saved_values,
+    _saved_values: ClassVar[tuple[str, ...]] = (
         "beta_fraction_",
         "best_index_",
         "best_score_",
@@ -176,6 +174,7 @@ class CrossValidated(ConvexAttention, Persistent):
         self.beta_fraction_ = float(self.betas_[choice.index])
 
     def _final_solution(self, data: TrainingData) -> Solution:
+        self._prepare(data)
         problem = self._problem(data)
         return solve(
             problem,

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem import TokenDesign
 from ..solvers import Solution, solve_path
 from ._base import ConvexAttention, TrainingData
 from ._validation import Array
@@ -53,6 +52,8 @@ def score_fold(
     missing = np.flatnonzero(~solvable)
     if not np.any(solvable) or (len(missing) and fill is None):
         return _nothing(fractions, missing)
+    estimator = copy.copy(estimator)
+    estimator._prepare(train_part)
     problem = estimator._problem(replace(train_part, Y=train_part.Y[:, solvable]))
     path = solve_path(
         problem,
@@ -61,7 +62,7 @@ def score_fold(
         max_iter=estimator.max_iter,
         max_time=estimator.max_time,
     )
-    judge = _judge(test_part, scorer, score_params)
+    judge = _judge(estimator, test_part, scorer, score_params)
     scores, gaps, converged = [], [], True
     for solution in path:
         full = solution if not len(missing) else _embed(solution, solvable, fill)
@@ -81,10 +82,13 @@ def _nothing(fractions: Array, missing: NDArray[np.intp]) -> FoldResult:
 
 
 def _judge(
-    part: TrainingData, scorer: Scorer | None, score_params: dict[str, Any]
+    estimator: ConvexAttention,
+    part: TrainingData,
+    scorer: Scorer | None,
+    score_params: dict[str, Any],
 ) -> Callable[[Any], float]:
     """A function that scores a fitted model on `part`."""
-    design = TokenDesign(part.X, part.mask)
+    design = estimator._design(part.X, part.mask)
     if scorer is None:
         return lambda model: model._score_default(model._design_scores(design), part.Y, part.weight)
     X = part.X

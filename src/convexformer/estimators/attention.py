@@ -9,11 +9,11 @@ from ..problem import Problem
 from ..solvers import Solution, solve
 from ._base import ConvexAttention
 from ._tasks import Classification, Regression
-from ._validation import check_bool, check_choice, check_positive
+from ._validation import Array, check_bool, check_choice, check_positive
 from .persistence import Persistent
 
 
-class _SingleBeta(ConvexAttention, Persistent):
+class SingleBeta(ConvexAttention, Persistent):
     """One fit at one beta."""
 
     beta: float
@@ -51,6 +51,8 @@ class _SingleBeta(ConvexAttention, Persistent):
         self
         """
         data = self._read(X, y, sample_weight, mask)
+        start = self._last_coefficients()
+        self._prepare(data)
         problem = self._problem(data)
         scale = problem.beta_max if self.beta_scale == "relative" else 1.0
         solution = solve(
@@ -59,23 +61,23 @@ class _SingleBeta(ConvexAttention, Persistent):
             tol=self.tol,
             max_iter=self.max_iter,
             max_time=self.max_time,
-            init=self._last_solution(problem),
+            init=self._last_solution(problem, start),
             callback=self._report,
         )
         self._keep(solution)._warn_unless_converged(solution.converged)
         return self
 
-    def _last_solution(self, problem: Problem) -> Solution | None:
+    def _last_coefficients(self) -> Array | None:
+        return self._coefficients() if self.warm_start and hasattr(self, "coef_") else None
+
+    def _last_solution(self, problem: Problem, Z: Array | None) -> Solution | None:
         """The last fit as a start, where it was asked for and has the right shape."""
-        if not (self.warm_start and hasattr(self, "coef_")):
-            return None
-        Z = self.coef_.transpose(1, 2, 0)
-        if Z.shape != problem.shape:
+        if Z is None or Z.shape != problem.shape:
             return None
         return Solution(Z, self.intercept_, self.certificate_, converged=False, n_iter=0)
 
 
-class ConvexAttentionRegressor(Regression, _SingleBeta):
+class ConvexAttentionRegressor(Regression, SingleBeta):
     r"""Attention over tokens for regression, trained to a certified global optimum.
 
     .. math:: \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}\Bigl(\sum_k X_{ik} Z_k + b,\ y_i\Bigr)
@@ -193,7 +195,7 @@ class ConvexAttentionRegressor(Regression, _SingleBeta):
         self.verbose = verbose
 
 
-class ConvexAttentionClassifier(Classification, _SingleBeta):
+class ConvexAttentionClassifier(Classification, SingleBeta):
     r"""Attention over tokens for classification, trained to a certified global optimum.
 
     .. math:: \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}\Bigl(\sum_k X_{ik} Z_k + b,\ y_i\Bigr)

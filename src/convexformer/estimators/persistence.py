@@ -34,6 +34,12 @@ class Persistent:
         "_targets",
     )
 
+    @classmethod
+    def _saved(cls, kind: str) -> list[str]:
+        """Names that this class and its bases each add to what is saved."""
+        lists = [vars(base).get(f"_saved_{kind}", ()) for base in reversed(cls.__mro__)]
+        return list(dict.fromkeys(name for names in lists for name in names))
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a safetensors file, all of it or nothing.
 
@@ -54,7 +60,7 @@ class Persistent:
             raise FileExistsError(f"{path} exists already. Pass overwrite=True to replace it.")
         if not path.parent.is_dir():
             raise FileNotFoundError(f"The folder {path.parent} of {path.name} does not exist.")
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._saved_arrays}
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._saved("arrays")}
         header = {
             "format": FORMAT,
             "format_version": str(FORMAT_VERSION),
@@ -75,7 +81,7 @@ class Persistent:
             "params": params,
             "certificate": self.certificate_.to_dict(),
             "trace": [list(point) for point in self.trace_],
-            "values": {name: _plain(getattr(self, name)) for name in self._saved_values},
+            "values": {name: _plain(getattr(self, name)) for name in self._saved("values")},
         }
         for name in ("classes_", "feature_names_in_"):
             if hasattr(self, name):
@@ -114,9 +120,9 @@ class Persistent:
         return model
 
     def _restore(self, described: dict[str, Any], arrays: dict[str, NDArray]) -> None:
-        for name in self._saved_arrays:
+        for name in self._saved("arrays"):
             setattr(self, name, arrays[name])
-        for name in self._saved_values:
+        for name in self._saved("values"):
             setattr(self, name, described["values"][name])
         for name in ("classes_", "feature_names_in_"):
             if name in described:

@@ -35,10 +35,71 @@ class Gates:
     def __len__(self) -> int:
         return len(self.directions)
 
+    def __add__(self, other: Gates) -> Gates:
+        return Gates(
+            np.concatenate([self.directions, other.directions]),
+            np.concatenate([self.thresholds, other.thresholds]),
+        )
+
     def open(self, tokens: TokenDesign) -> NDArray[np.bool_]:
         """Which gates are open for which samples, ``(N, h)``."""
         W = np.moveaxis(self.directions, 0, 2)  # (n, d, h)
         return tokens.predict(np.ascontiguousarray(W)) >= self.thresholds
+
+
+def always_open(n: int, d: int) -> Gates:
+    """A single gate that is always open: the layer without a FCN."""
+    return Gates(np.zeros((1, n, d)), np.array([-np.inf]))
+
+
+def gaussian_gates(rng: np.random.Generator, h: int, n: int, d: int) -> Gates:
+    """The paper's: ``U_j = u v'`` with Gaussian u and v, against zero."""
+    u, v = rng.normal(size=(h, n, 1)), rng.normal(size=(h, 1, d))
+    return Gates(u * v, np.zeros(h))
+
+
+def axis_gates(rng: np.random.Generator, h: int, tokens: TokenDesign) -> Gates:
+    """One channel of one token, against a threshold between two of its values."""
+    n, d = tokens.n_groups, tokens.dim
+    directions, thresholds = np.zeros((h, n, d)), np.zeros(h)
+    sample = _sampled(rng, tokens, 500)
+    varying = np.flatnonzero(np.ptp(sample, axis=0) > 0)
+    if not len(varying):
+        return Gates(directions, thresholds)
+    for j, column in enumerate(rng.choice(varying, size=h)):
+        values = np.unique(sample[:, column])
+        low = rng.integers(len(values) - 1)
+        directions[j].flat[column] = 1.0
+        thresholds[j] = 0.5 * (values[low] + values[low + 1])
+    return Gates(directions, thresholds)
+
+
+def pair_gates(
+    rng: np.random.Generator, h: int, tokens: TokenDesign, labels: NDArray[np.intp]
+) -> Gates:
+    """Half-way between a sample and its nearest neighbour of another label."""
+    n, d = tokens.n_groups, tokens.dim
+    directions, thresholds = np.zeros((h, n, d)), np.zeros(h)
+    rows = rng.permutation(tokens.n_samples)[:2000]
+    sample, labels = _rows(tokens, rows), labels[rows]
+    for j, i in enumerate(rng.integers(len(rows), size=h)):
+        others = np.flatnonzero(labels != labels[i])
+        if len(others):
+            distance = np.sum((sample[others] - sample[i]) ** 2, axis=1)
+            near = sample[others[np.argmin(distance)]]
+            directions[j] = (sample[i] - near).reshape(n, d)
+            thresholds[j] = 0.5 * float((sample[i] - near) @ (sample[i] + near))
+    return Gates(directions, thresholds)
+
+
+def _sampled(rng: np.random.Generator, tokens: TokenDesign, most: int) -> Array:
+    return _rows(tokens, rng.permutation(tokens.n_samples)[:most])
+
+
+def _rows(tokens: TokenDesign, rows: NDArray[np.intp]) -> Array:
+    """Some samples, flat: ``(rows, n * d)``."""
+    everything = np.arange(tokens.n_groups)
+    return np.concatenate([tokens.gather(slice(i, i + 1), everything) for i in rows])
 
 
 class GatedDesign(Design):

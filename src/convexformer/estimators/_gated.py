@@ -1,0 +1,104 @@
+"""What gated estimators add: fixed gates, and coefficients per gate."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from ..problem import Design, GatedDesign, Gates, TokenDesign
+from ..problem.gated import always_open, axis_gates, gaussian_gates, pair_gates
+from ..problem.penalties import safe_norm
+from ._base import ConvexAttention, TrainingData
+from ._validation import Array, Mask, Tokens, check_count
+from .persistence import Persistent
+
+KINDS = ("gaussian", "axis", "pairs")
+
+
+class Gated(ConvexAttention, Persistent):
+    """Tokens seen through fixed gates; gate 0 is always open."""
+
+    n_gates: int
+    gates: Any
+    random_state: Any
+
+    gate_directions_: Array
+    gate_thresholds_: Array
+
+    _saved_arrays: ClassVar[tuple[str, ...]] = ("gate_directions_", "gate_thresholds_")
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_count("n_gates", self.n_gates)
+        if isinstance(self.gates, str) and self.gates not in KINDS:
+            raise ValueError(
+                f"gates must be one of {KINDS} or a pair of arrays (directions (h, n, d), "
+                f"thresholds (h,)); got {self.gates!r}."
+            )
+
+    def _prepare(self, data: TrainingData) -> None:
+        tokens = TokenDesign(data.X, data.mask)
+        drawn = always_open(tokens.n_groups, tokens.dim) + self._drawn(tokens, data)
+        self.gate_directions_, self.gate_thresholds_ = drawn.directions, drawn.thresholds
+
+    def _drawn(self, tokens: TokenDesign, data: TrainingData) -> Gates:
+        """The gates besides the one that is always open."""
+        n, d = tokens.n_groups, tokens.dim
+        if not isinstance(self.gates, str):
+            return _given_gates(self.gates, n, d)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        rng = np.random.default_rng(seed)
+        if self.gates == "gaussian":
+            return gaussian_gates(rng, self.n_gates, n, d)
+        if self.gates == "axis":
+            return axis_gates(rng, self.n_gates, tokens)
+        return pair_gates(rng, self.n_gates, tokens, self._sides(data.Y))
+
+    def _sides(self, Y: Array) -> NDArray[np.intp]:
+        """Labels between which to draw gates: classes, or above and below the median."""
+        above = np.greater(Y, np.median(Y, axis=0))
+        return np.unique(above, axis=0, return_inverse=True)[1].ravel()
+
+    def _design(self, X: Tokens, mask: Mask | None) -> Design:
+        tokens = TokenDesign(X, mask)
+        gates = Gates(self.gate_directions_, self.gate_thresholds_)
+        return GatedDesign(tokens, gates.open(tokens))
+
+    def _group_weights(self, weights: Array | None) -> Array | None:
+        return None if weights is None else np.tile(weights, len(self.gate_thresholds_))
+
+    def _coefficients(self) -> Array:
+        c, h, n, d = self.coef_.shape
+        return self.coef_.reshape(c, h * n, d).transpose(1, 2, 0)
+
+    def _set_coefficients(self, coef: Array, intercept: Array) -> None:
+        n, d = self.gate_directions_.shape[1:]
+        self.coef_ = np.ascontiguousarray(coef).reshape(len(coef), -1, n, d)  # (c, h, n, d)
+        self.intercept_ = np.ascontiguousarray(intercept)
+        norms = safe_norm(self.coef_, axis=3)  # (c, h, n)
+        self.gate_norms_ = norms.sum(axis=(0, 2))
+        self.tokens_ = np.flatnonzero(np.any(norms, axis=(0, 1)))
+        per_token = norms.sum(axis=1)
+        self.token_norms_ = per_token[0] if len(per_token) == 1 else per_token
+
+
+def _given_gates(gates: Any, n: int, d: int) -> Gates:
+    try:
+        directions, thresholds = gates
+        drawn = Gates(np.asarray(directions, dtype=float), np.asarray(thresholds, dtype=float))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"gates must be one of {KINDS} or a pair of arrays (directions (h, {n}, {d}), "
+            f"thresholds (h,)); got {type(gates).__name__}."
+        ) from error
+    if drawn.directions.shape[1:] != (n, d) or drawn.thresholds.shape != drawn.directions.shape[:1]:
+        raise ValueError(
+            f"gates must have directions (h, {n}, {d}) and thresholds (h,) for this X; got shapes "
+            f"{drawn.directions.shape} and {drawn.thresholds.shape}."
+        )
+    if np.any(np.isnan(drawn.directions)) or np.any(np.isnan(drawn.thresholds)):
+        raise ValueError("gates contain NaN.")
+    return drawn

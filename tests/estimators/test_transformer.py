@@ -1,0 +1,170 @@
+"""Gated estimators: what gates add, and that everything else is as without them."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from convexformer import (
+    ConvexAttentionClassifier,
+    ConvexAttentionRegressor,
+    ConvexTransformerClassifier,
+    ConvexTransformerClassifierCV,
+    ConvexTransformerRegressor,
+    ConvexTransformerRegressorCV,
+    load_model,
+)
+
+
+# One gate: of several that agree on a handful of samples, the optimum is not unique, and a check
+# that compares predictions for samples of weight zero would compare two optima.
+@parametrize_with_checks(
+    [
+        ConvexTransformerRegressor(n_gates=1, random_state=0),
+        ConvexTransformerClassifier(n_gates=3, random_state=0),
+        ConvexTransformerRegressorCV(n_gates=2, random_state=0, n_betas=4, cv=2),
+        ConvexTransformerClassifierCV(n_gates=2, random_state=0, n_betas=4, cv=2),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def interaction(N=300, seed=0):
+    """A product of two channels, which no linear model knows."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, 4, 2))
+    return X, (X[:, 1, 0] * X[:, 2, 1] > 0).astype(int)
+
+
+@pytest.mark.parametrize("gates", ["gaussian", "axis", "pairs"])
+def test_gates_find_an_interaction(gates):
+    X, y = interaction()
+    linear = ConvexAttentionClassifier(beta=0.05).fit(X, y)
+    model = ConvexTransformerClassifier(beta=0.05, gates=gates, random_state=0).fit(X, y)
+    assert linear.score(X, y) < 0.65
+    assert model.score(X, y) > 0.9
+    assert model.certificate_.relative_gap <= 1e-6
+    assert model.coef_.shape == (1, 65, 4, 2)
+    assert model.token_norms_.shape == (4,)
+    assert set(np.argsort(-model.token_norms_)[:2]) == {1, 2}
+
+
+def test_the_objective_is_that_of_the_dense_design():
+    X, y = interaction(80)
+    model = ConvexTransformerClassifier(beta=0.1, n_gates=5, random_state=1).fit(X, y)
+    opened = np.einsum("ikd,hkd->ih", X, model.gate_directions_) >= model.gate_thresholds_
+    dense = (opened[:, :, None, None] * X[:, None]).reshape(80, -1, 2)
+    same = ConvexAttentionClassifier(beta=0.1).fit(dense, y)
+    assert model.certificate_.primal == pytest.approx(same.certificate_.primal, rel=2e-6)
+    np.testing.assert_allclose(model.decision_function(X), same.decision_function(dense), atol=1e-3)
+    assert model.beta_max_ == pytest.approx(same.beta_max_)
+
+
+def test_without_other_gates_it_is_convex_attention():
+    X, y = interaction()
+    closed = (np.zeros((1, 4, 2)), np.array([np.inf]))
+    model = ConvexTransformerClassifier(beta=0.1, gates=closed).fit(X, y)
+    plain = ConvexAttentionClassifier(beta=0.1).fit(X, y)
+    np.testing.assert_allclose(model.coef_[:, 0], plain.coef_, atol=1e-4)
+    assert not np.any(model.coef_[:, 1])
+    assert model.gate_norms_[1] == 0
+
+
+def test_gates_are_reproducible_and_the_first_is_always_open():
+    X, y = interaction(100)
+    one, two, other = (
+        ConvexTransformerClassifier(n_gates=4, random_state=seed).fit(X, y) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(one.gate_directions_, two.gate_directions_)
+    np.testing.assert_array_equal(one.coef_, two.coef_)
+    assert np.any(one.gate_directions_ != other.gate_directions_)
+    assert one.gate_thresholds_[0] == -np.inf
+
+
+def test_masked_tokens_do_not_open_gates():
+    X, y = interaction(100)
+    mask = np.random.default_rng(0).random((100, 4)) < 0.8
+    zeros = np.where(mask[:, :, None], X, 0.0)
+    broken = np.where(mask[:, :, None], X, np.nan)
+    model = ConvexTransformerClassifier(n_gates=6, random_state=0)
+    with_mask = clone(model).fit(broken, y, mask=mask)
+    with_zeros = clone(model).fit(zeros, y)
+    np.testing.assert_allclose(
+        with_mask.decision_function(broken, mask=mask), with_zeros.decision_function(zeros)
+    )
+
+
+@pytest.mark.parametrize("cv", [False, True])
+def test_saved_models_predict_the_same(tmp_path, cv):
+    X, y = interaction(120)
+    settings = {"n_gates": 4, "gates": "pairs", "random_state": 0}
+    model = (
+        ConvexTransformerClassifierCV(n_betas=4, cv=2, **settings)
+        if cv
+        else ConvexTransformerClassifier(**settings)
+    ).fit(X, y)
+    model.save(tmp_path / "m.safetensors")
+    again = load_model(tmp_path / "m.safetensors")
+    assert type(again) is type(model)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(again.token_norms_, model.token_norms_)
+    assert again.certificate_ == model.certificate_
+
+
+def test_warm_start_takes_fewer_iterations():
+    X, y = interaction()
+    model = ConvexTransformerClassifier(0.1, n_gates=8, random_state=0, warm_start=True).fit(X, y)
+    cold = model.n_iter_
+    assert model.fit(X, y).n_iter_ < cold
+
+
+def test_several_outputs_weights_and_losses():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3, 2))
+    Y = np.maximum(X[:, :2, 0], 0)
+    for penalty in ("token-output", "token"):
+        model = ConvexTransformerRegressor(
+            0.1, n_gates=6, random_state=0, penalty=penalty, token_weights=[1.0, 2.0, 50.0]
+        ).fit(X, Y)
+        assert model.coef_.shape == (2, 7, 3, 2)
+        assert model.token_norms_.shape == (2, 3)
+        assert 2 not in model.tokens_
+        assert model.predict(X).shape == (80, 2)
+        assert model.certificate_.relative_gap <= 1e-6
+    counts = rng.poisson(np.exp(0.3 * X[:, 0, 0]))
+    model = ConvexTransformerRegressor(0.3, n_gates=6, random_state=0, loss="poisson")
+    assert model.fit(X, counts).certificate_.relative_gap <= 1e-6
+
+
+def test_regression_through_gates_beats_the_linear_one():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4, 2))
+    y = np.abs(X[:, 1, 0])
+    linear = ConvexAttentionRegressor(0.05).fit(X, y)
+    model = ConvexTransformerRegressor(0.05, gates="axis", random_state=0).fit(X, y)
+    assert linear.score(X, y) < 0.2
+    assert model.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("gates", "message"),
+    [
+        ("random", "gates must be one of"),
+        (3, "gates must be one of"),
+        ((np.ones((2, 3, 2)), np.zeros(2)), r"directions \(h, 4, 2\)"),
+        ((np.ones((2, 4, 2)), np.zeros(3)), r"thresholds \(h,\)"),
+        ((np.full((1, 4, 2), np.nan), np.zeros(1)), "NaN"),
+    ],
+)
+def test_bad_gates_are_refused_in_words(gates, message):
+    X, y = interaction(30)
+    with pytest.raises(ValueError, match=message):
+        ConvexTransformerClassifier(gates=gates).fit(X, y)
+
+
+def test_constant_data_have_gates_too():
+    X, y = np.ones((20, 2, 2)), np.arange(20) % 2
+    for gates in ("axis", "pairs"):
+        model = ConvexTransformerClassifier(gates=gates, n_gates=3, random_state=0).fit(X, y)
+        assert model.certificate_.relative_gap <= 1e-6
