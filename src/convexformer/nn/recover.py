@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ..problem.gated import Gates
 from ..problem.heads import Heads, SequenceHeads, recover_heads, recover_sequence_heads
 from ._gated import GatedFCN
 from ._simplex import SequenceAttention, SimplexAttention
-
-if TYPE_CHECKING:
-    from ..problem.gated import Gates
 
 
 def to_network(
@@ -207,11 +205,14 @@ def network_of(estimator: Any) -> SimplexAttention:
     >>> np.allclose(network(torch.tensor(X)).detach()[:, 0], model.predict(X))
     True
     """
+    gates = None
+    if hasattr(estimator, "gate_directions_"):
+        gates = Gates(estimator.gate_directions_, estimator.gate_thresholds_)
     return to_network_from_parts(
         coef=estimator.coef_,
         intercept=estimator.intercept_,
         penalty=estimator.penalty,
-        gates=getattr(estimator, "gates_", None),
+        gates=gates,
         token_weights=estimator.token_weights,
     )
 
