@@ -8,10 +8,10 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format predictive clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(BASE)  ## Which positions of a peptide decide whether HLA-A*02:01 binds it?
 	$(BIN)/convexformer demo
@@ -27,6 +27,9 @@ lint: $(DEV)  ## Check style, formatting and types
 format: $(DEV)  ## Mend style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+predictive: $(DEV)  ## Compare predictions with other models; resumes, stops after 3 hours
+	OMP_NUM_THREADS=1 nice $(BIN)/python -m convexformer.experiments.predictive --max-minutes 180
 
 clean:  ## Remove the environment, caches and builds
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

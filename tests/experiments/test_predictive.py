@@ -1,0 +1,280 @@
+"""The comparison is fair (splits, budgets, choices), resumable, and its page follows from it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from convexformer.datasets import TokenDataset, hla, motion, pendigits, splice
+from convexformer.experiments import predictive
+from convexformer.experiments.contestants import (
+    BUDGET,
+    CONTESTANTS,
+    Contestant,
+    ScaledSVC,
+    flat,
+    grid,
+)
+from convexformer.experiments.tables import compare, render, standard_error, summarise
+
+# The budget ends some fits early, as it may.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def toy(n_samples=150, seed=0, groups=None) -> TokenDataset:
+    """Three classes, told apart by the first of two tokens."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n_samples) % 3
+    X = rng.normal(size=(n_samples, 2, 3))
+    X[np.arange(n_samples), 0, y] += 3
+    return TokenDataset(
+        name="toy",
+        X=100 + 50 * X,
+        y=y,
+        target_names=("a", "b", "c"),
+        token_names=("told", "noise"),
+        channel_names=("u", "v", "w"),
+        description="",
+        groups=groups,
+    )
+
+
+class Fixed:
+    """Says what its configuration says, and notes what it was given."""
+
+    seen: list = []  # noqa: RUF012
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def fit(self, X, y):
+        Fixed.seen.append((X, y))
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.answer)
+
+
+FIXED = Contestant("fixed", "fixed", grid(answer=(0, 2, 1, 2)), lambda c, seed: Fixed(**c))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Only the toy data, and two quick contestants."""
+    quick = {name: CONTESTANTS[name] for name in ("attention", "logistic")}
+    monkeypatch.setattr(predictive, "DATASETS", {"toy": toy})
+    monkeypatch.setattr(predictive, "CONTESTANTS", quick)
+    return quick
+
+
+# Splits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("load", [hla, splice, motion])
+def test_parts_are_60_20_20_and_every_sample_is_tested_once(load):
+    data = load()
+    splits = [predictive.split(data, seed) for seed in predictive.SEEDS]
+    for rows in splits:
+        parts = [rows.train, rows.validation, rows.test]
+        assert sorted(np.concatenate(parts)) == list(range(len(data.y)))
+        shares = [len(part) / len(data.y) for part in parts]
+        np.testing.assert_allclose(
+            shares, [0.6, 0.2, 0.2], atol=0.1 if data.groups is not None else 0.001
+        )
+    assert sorted(np.concatenate([rows.test for rows in splits])) == list(range(len(data.y)))
+
+
+def test_persons_are_never_on_both_sides():
+    data = motion()
+    for seed in predictive.SEEDS:
+        rows = predictive.split(data, seed)
+        persons = [set(data.groups[part]) for part in (rows.train, rows.validation, rows.test)]
+        assert [len(some) for some in persons] == [6, 2, 2]
+        assert len(set.union(*persons)) == 10
+
+
+def test_classes_have_equal_shares_in_every_part():
+    data = pendigits()
+    rows = predictive.split(data, 3)
+    for part in (rows.train, rows.validation, rows.test):
+        shares = np.bincount(data.y[part]) / len(part)
+        np.testing.assert_allclose(shares, np.bincount(data.y) / len(data.y), atol=0.002)
+
+
+# Contestants ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_every_contestant_has_the_same_budget_of_different_configurations(name):
+    configs = [json.dumps(config) for config in CONTESTANTS[name].grid]
+    assert len(configs) == len(set(configs)) == BUDGET
+
+
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_every_contestant_learns_the_toy(name):
+    contestant = CONTESTANTS[name]
+    short = Contestant(**{**vars(contestant), "grid": contestant.grid[1:2]})
+    record = predictive.run_job(toy(300), short, seed=1)
+    assert record["score"] > 0.8
+    assert (record["relative_gap"] is not None) == contestant.convex
+    if contestant.convex:
+        assert record["relative_gap"] <= 1e-6 and 1 <= record["tokens_used"] <= 2
+
+
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_the_same_seed_gives_the_same_score(name):
+    contestant = CONTESTANTS[name]
+    short = Contestant(**{**vars(contestant), "grid": contestant.grid[1:2]})
+    first, second = (predictive.run_job(splice_part(), short, seed=2) for _ in range(2))
+    assert first["score"] == second["score"] and first["score"] > 0.6
+
+
+def splice_part() -> TokenDataset:
+    data = splice()
+    return TokenDataset(**{**vars(data), "X": data.X[:300, 25:35], "y": data.y[:300]})
+
+
+def test_gamma_is_in_units_of_scikit_learns():
+    X, y = toy().X.reshape(150, -1), toy().y
+    ours, theirs = ScaledSVC(gamma=1.0).fit(X, y), ScaledSVC.__base__(gamma="scale").fit(X, y)
+    np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X))
+    assert ours.gamma == 1.0
+
+
+def test_vectors_are_tokens_side_by_side():
+    X = np.arange(12.0).reshape(2, 3, 2)
+    np.testing.assert_array_equal(flat(None)[0].transform(X)[1], np.arange(6.0, 12.0))
+
+
+# Jobs -------------------------------------------------------------------------------------------
+
+
+def test_validation_chooses_and_the_test_part_does_not():
+    # By persons, so that the classes can differ: 0 is most frequent in training, 1 in validation.
+    data = toy(100, groups=np.repeat(np.arange(5), 20))
+    for seed in predictive.SEEDS:
+        rows = predictive.split(data, seed)
+        data.y[rows.train], data.y[rows.validation], data.y[rows.test] = 0, 1, 2
+        record = predictive.run_job(data, FIXED, seed)
+        assert record["config"] == {"answer": 1} and record["score"] == 0
+        assert record["validation_scores"] == [0, 0, 1, 0]
+
+
+def test_ties_go_to_the_simplest():
+    data = toy(100)
+    data.y[:] = 2
+    record = predictive.run_job(data, FIXED, 0)
+    assert record["validation_scores"] == [0, 1, 0, 1]
+    assert record["config"] == {"answer": 2} and record["score"] == 1
+
+
+def test_only_the_training_part_is_fitted_and_scales_the_tokens():
+    data = toy()
+    Fixed.seen.clear()
+    predictive.run_job(data, FIXED, 4)
+    X, y = Fixed.seen[0]
+    assert len(Fixed.seen) == len(FIXED.grid)
+    np.testing.assert_array_equal(y, data.y[predictive.split(data, 4).train])
+    np.testing.assert_allclose(X.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(X.std(axis=0), 1)
+
+
+def test_letters_are_not_scaled():
+    Fixed.seen.clear()
+    predictive.run_job(splice_part(), FIXED, 0)
+    assert set(np.unique(Fixed.seen[0][0])) <= {0, 0.25, 0.5, 1 / 3, 1}
+
+
+def test_auc_needs_scores_and_not_classes():
+    class Ranks:
+        def predict_proba(self, X):
+            return np.stack([1 - X[:, 0, 0], X[:, 0, 0]], axis=1)
+
+    X = np.array([0.1, 0.2, 0.3, 0.4]).reshape(4, 1, 1)
+    assert predictive.score(Ranks(), X, np.array([0, 1, 0, 1]), "AUC") == 0.75
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+def command(folder, *more):
+    return ["--out", str(folder), "--table", str(folder / "page.md"), *more]
+
+
+def test_a_run_can_be_cut_short_and_resumed(small, tmp_path, capsys):
+    assert predictive.main(command(tmp_path, "--max-minutes", "-1")) == 1
+    assert "run again" in capsys.readouterr().out
+    assert predictive.main(command(tmp_path, "--seeds", "0", "1", "--models", "logistic")) == 0
+    lines = (tmp_path / "jobs.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    assert (
+        "Fewer than five seeds: logistic regression on toy (2)"
+        in (tmp_path / "page.md").read_text()
+    )
+    assert predictive.main(command(tmp_path)) == 0
+    again = (tmp_path / "jobs.jsonl").read_text().splitlines()
+    assert again[:2] == lines and len(again) == 10
+    keys = [(job["model"], job["seed"]) for job in map(json.loads, again)]
+    assert len(set(keys)) == 10
+    predictive.main(command(tmp_path))  # nothing left to do
+    assert (tmp_path / "jobs.jsonl").read_text().splitlines() == again
+    predictive.main(command(tmp_path, "--fresh", "--seeds", "0"))
+    assert len((tmp_path / "jobs.jsonl").read_text().splitlines()) == 2
+
+
+def test_results_of_another_grid_do_not_count(small, tmp_path, monkeypatch):
+    predictive.main(command(tmp_path, "--seeds", "0"))
+    other = {**vars(small["logistic"]), "grid": small["logistic"].grid[:1]}
+    monkeypatch.setitem(small, "logistic", Contestant(**other))
+    assert set(predictive.read_jobs(tmp_path / "jobs.jsonl")) == {("toy", 0, "attention")}
+
+
+def test_results_say_what_was_done_and_the_page_shows_them(small, tmp_path):
+    predictive.main(command(tmp_path))
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["date"] and results["command"] == "make predictive"
+    assert results["environments"][0]["versions"]["scikit-learn"]
+    cell = results["datasets"]["toy"]["attention"]
+    jobs = predictive.read_jobs(tmp_path / "jobs.jsonl")
+    assert cell["scores"] == [jobs["toy", seed, "attention"]["score"] for seed in range(5)]
+    assert cell["mean"] == pytest.approx(np.mean(cell["scores"]))
+    assert max(cell["relative_gaps"]) <= 1e-6
+    page = (tmp_path / "page.md").read_text()
+    assert f"{cell['mean']:.4f} ± {cell['standard_error']:.4f}" in page
+    assert "Fewer than five" not in page
+    assert page == render(results)
+
+
+def job(model, seed, score, dataset="toy"):
+    return {
+        "dataset": dataset, "seed": seed, "model": model, "metric": "accuracy", "score": score,
+        "config": {}, "seconds": 1.0, "fit_seconds": 0.5, "n_tokens": 4, "tokens_used": 2,
+        "relative_gap": 1e-7 if model == "attention" else None, "worst_gap": 1e-6,
+        "date": "2020-01-01 00:00", "environment": {},
+    }  # fmt: skip
+
+
+def test_differences_are_paired_by_seed():
+    jobs = [job("attention", 1, 0.7), job("attention", 0, 0.5), job("attention", 2, 0.9)]
+    jobs += [job("logistic", 0, 0.4), job("logistic", 1, 0.6), job("svc", 0, 0.1)]
+    cells = summarise(jobs, CONTESTANTS, ["toy", "none"])["datasets"]["toy"]
+    assert cells["attention"]["scores"] == [0.5, 0.7, 0.9]
+    assert cells["attention"]["standard_error"] == pytest.approx(0.2 / 3**0.5)
+    (pair,) = compare(cells, ["attention"])
+    assert (pair["model"], pair["than"]) == ("attention", "logistic")
+    assert pair["mean"] == pytest.approx(0.1) and pair["standard_error"] == pytest.approx(0)
+
+
+def test_one_value_has_no_standard_error():
+    assert standard_error([1.0]) is None
+
+
+def test_the_committed_page_follows_from_the_committed_results():
+    root = next(p for p in predictive.Path(__file__).parents if (p / "pyproject.toml").exists())
+    results = json.loads((root / "benchmarks/predictive/results.json").read_text())
+    assert (root / "docs/predictive.md").read_text() == render(results)
+    jobs = predictive.read_jobs(root / "benchmarks/predictive/jobs.jsonl")
+    for dataset, cells in results["datasets"].items():
+        for model, cell in cells.items():
+            scores = [jobs[dataset, seed, model]["score"] for seed in cell["seeds"]]
+            assert scores == cell["scores"]
