@@ -30,8 +30,12 @@ def oracle(raw: Raw, beta: float) -> tuple[float, Array, Array]:
     F = sum(raw.tokens[:, k] @ Z[k] for k in range(n)) + np.ones((N, 1)) @ cp.reshape(
         b, (1, c), order="C"
     )
-    axis = 0 if raw.penalty == "token-output" else None  # None: the Frobenius norm
-    norms = [cp.norm(Zk, axis=axis) if axis == 0 else cp.norm(Zk, "fro") for Zk in Z]
+    norm_of = {
+        "token-output": lambda Zk: cp.norm(Zk, axis=0),
+        "token": lambda Zk: cp.norm(Zk, "fro"),
+        "nuclear": cp.normNuc,
+    }[raw.penalty]
+    norms = [norm_of(Zk) for Zk in Z]
     penalty = sum(w * cp.sum(norm) for w, norm in zip(raw.groups, norms, strict=True))
     program = cp.Problem(cp.Minimize(_loss(raw, F) + beta * penalty))
     _solve(program)

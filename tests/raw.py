@@ -86,6 +86,10 @@ class Raw:
 
     def penalty_value(self, Z: Array) -> float:
         """The penalty, without beta."""
+        if self.penalty == "nuclear":
+            return float(
+                sum(w * np.linalg.norm(Zk, "nuc") for w, Zk in zip(self.groups, Z, strict=True))
+            )
         axis = 1 if self.penalty == "token-output" else (1, 2)
         norms = np.sqrt(np.sum(Z**2, axis=axis)).reshape(len(Z), -1)
         return float(np.sum(self.groups[:, None] * norms))

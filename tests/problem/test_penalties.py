@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from convexformer.problem import PENALTIES, Token, TokenOutput
+from convexformer.problem import PENALTIES, Nuclear, Token, TokenOutput
 from convexformer.problem.penalties import safe_norm
 
 n, d, c = 5, 3, 4
@@ -28,7 +28,7 @@ def textbook(name, Z, weights):
     w = np.ones(n) if weights is None else weights
     if name == "token-output":
         return sum(w[k] * np.linalg.norm(Z[k, :, j]) for k in range(n) for j in range(c))
-    return sum(w[k] * np.linalg.norm(Z[k]) for k in range(n))
+    return sum(w[k] * np.linalg.norm(Z[k], "nuc" if name == "nuclear" else None) for k in range(n))
 
 
 def test_value_is_the_textbook_formula(penalty):
@@ -39,14 +39,16 @@ def test_value_is_the_textbook_formula(penalty):
 
 
 def test_registry_and_cells():
-    assert {"token-output": TokenOutput, "token": Token} == PENALTIES
+    assert {"token-output": TokenOutput, "token": Token, "nuclear": Nuclear} == PENALTIES
     assert (TokenOutput().cells(7), Token().cells(7)) == (7, 1)
-    assert TokenOutput().separable and not Token().separable
+    assert TokenOutput().separable and not Token().separable and not Nuclear().separable
 
 
 def test_penalties_agree_on_one_output():
     Z = random()[:, :, :1]
-    assert TokenOutput(WEIGHTS[1]).value(Z) == pytest.approx(Token(WEIGHTS[1]).value(Z), rel=1e-14)
+    for other in (Token, Nuclear):
+        same = other(WEIGHTS[1]).value(Z)
+        assert TokenOutput(WEIGHTS[1]).value(Z) == pytest.approx(same, rel=1e-14)
 
 
 def test_dual_norm_bounds_every_inner_product(penalty):
@@ -66,6 +68,9 @@ def test_dual_norm_is_attained(penalty):
     Z = np.zeros_like(M)
     outputs = slice(None) if penalty.cells(c) == 1 else cell
     Z[k, :, outputs] = M[k, :, outputs]
+    if penalty.name == "nuclear":
+        U, _, Vt = np.linalg.svd(M[k])
+        Z[k] = np.outer(U[:, 0], Vt[0])
     assert np.sum(M * Z) == pytest.approx(norms.max() * penalty.value(Z), rel=1e-14)
 
 
@@ -99,8 +104,9 @@ def test_prox_gives_exact_zeros(penalty):
     Z = random(3)
     Z[2] = 0.0
     U = penalty.prox(Z, 1.2)
-    norms = penalty.norms(Z)
-    np.testing.assert_array_equal(penalty.norms(U) == 0, norms <= 1.2 * penalty.column(n))
+    # a cell vanishes when its dual norm is below the threshold
+    vanishes = penalty.dual_norms(Z) <= 1.2
+    np.testing.assert_array_equal(penalty.norms(U) == 0, vanishes)
     assert np.any(U) and not np.any(U[2])
 
 

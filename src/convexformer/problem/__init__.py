@@ -4,7 +4,7 @@ from .certificate import Certificate
 from .designs import Design, TokenDesign
 from .gated import GatedDesign, Gates
 from .losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from .penalties import PENALTIES, Penalty, Token, TokenOutput
+from .penalties import PENALTIES, Nuclear, Penalty, Token, TokenOutput
 from .problem import DualPoint, Problem
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Huber",
     "Logistic",
     "Loss",
+    "Nuclear",
     "Penalty",
     "Poisson",
     "Problem",

@@ -27,6 +27,8 @@ class Penalty(ABC):
     name: str
     separable: bool
     """Outputs do not share cells: with a separable loss every output is its own problem."""
+    euclidean: bool = True
+    """Cells have Euclidean norms."""
 
     def __init__(self, weights: ArrayLike | None = None) -> None:
         self.weights = None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -89,7 +91,35 @@ class Token(Penalty):
         return 1
 
 
-PENALTIES: dict[str, type[Penalty]] = {p.name: p for p in (TokenOutput, Token)}
+class Nuclear(Penalty):
+    r""":math:`\sum_k w_k \|Z_k\|_*`: what plain weight decay of all heads' weights comes to.
+
+    Its cells are not Euclidean, so second-order steps in one scalar per cell do not apply; with a
+    single output it is the same as :class:`TokenOutput`.
+    """
+
+    name = "nuclear"
+    separable = False
+    euclidean = False
+
+    def norms(self, Z: Array) -> Array:
+        return np.linalg.svd(Z, compute_uv=False).sum(axis=1, keepdims=True)
+
+    def cells(self, n_outputs: int) -> int:
+        return 1
+
+    def dual_norms(self, M: Array) -> Array:
+        largest = np.linalg.svd(M, compute_uv=False).max(axis=1, keepdims=True, initial=0.0)
+        return largest / self.column(len(M))
+
+    def prox(self, Z: Array, step: float) -> Array:
+        """Every singular value shrinks towards zero."""
+        U, s, Vt = np.linalg.svd(Z, full_matrices=False)
+        s = np.maximum(0.0, s - step * self.column(len(Z)))
+        return np.asarray((U * s[:, None, :]) @ Vt)
+
+
+PENALTIES: dict[str, type[Penalty]] = {p.name: p for p in (TokenOutput, Token, Nuclear)}
 
 
 def safe_norm(Z: Array, axis: int) -> Array:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from .certificate import Certificate
 from .designs import Design, Groups
 from .losses import Loss
-from .penalties import Penalty
+from .penalties import Penalty, TokenOutput
 
 Array = NDArray[np.float64]
 
@@ -79,6 +79,8 @@ class Problem:
         )
         self._check(design, penalty, Y, weight)
         loss.check_targets(Y, weight, intercept)
+        if Y.shape[1] == 1 and not penalty.euclidean:  # one column has one singular value
+            penalty = TokenOutput(penalty.weights)
         self.design, self.loss, self.penalty = design, loss, penalty
         self.weight, self.intercept = weight, intercept
         self.n_outputs = Y.shape[1]
@@ -146,7 +148,9 @@ class Problem:
 
     def outer_intercept(self, Z: Array, b: Array) -> Array:
         """The user's intercept, for raw X and Y."""
-        return b + self._shift - self._lift(Z)
+        b = b + self._shift - self._lift(Z)
+        # Softmax does not see what all outputs share: of all intercepts return the balanced one.
+        return b - b.mean() if self.loss.joint and self.intercept else b
 
     def predict(self, Z: Array, b: Array) -> Array:
         """``F = sum_k X_k Z_k + b``, ``(N, c)``."""

@@ -39,12 +39,14 @@ def solve(
     tol : float
         Relative duality gap at which to stop.
     max_iter : int
+        Most iterations; for every output, where outputs are problems of their own.
     max_time : float, optional
         Seconds.
     init : Solution, optional
         Warm start.
     method : {"auto", "newton", "proximal"}
-        "auto" is Newton, with proximal steps where Newton stalls.
+        "auto" is Newton, with proximal steps where Newton stalls. The nuclear penalty is always
+        minimised by proximal steps.
     callback : callable, optional
         Called with every :class:`TracePoint`.
 
@@ -141,6 +143,8 @@ def _minimise(
 ) -> Iterate:
     # The final certificate is computed afresh: aim a little below what it must show.
     tol = 0.9 * tol
+    if not problem.penalty.euclidean:
+        method = "proximal"
     if method != "proximal":
         if not np.any(at.Z):
             for loss in problem.loss.easier(problem.Y):

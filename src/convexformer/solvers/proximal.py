@@ -17,22 +17,28 @@ from .solution import Clock, Iterate
 Array = NDArray[np.float64]
 
 CHECK_EVERY = 10  # iterations between certificates, which cost one more pass over X
+PATIENCE = 50  # certificates without progress before giving up
 
 
 def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock) -> Iterate:
     """Iterate from `at` until the certified relative gap is below `tol` or the clock expires."""
     lipschitz, momentum = _initial_lipschitz(problem, at), 1.0
-    extrapolated = at
+    extrapolated, best, least, idle = at, at, np.inf, 0
     for step in range(clock.max_iter):
         if step % CHECK_EVERY == 0 or clock.expired:
             gap = at.gap(problem, problem.dual_point(at.S + at.b), beta)
             clock.record(gap, at.Z)
-            if (gap <= tol and step > 0) or clock.expired:
+            idle = 0 if gap < 0.99 * least else idle + 1
+            if gap < least:
+                best, least = at, gap
+            if (gap <= tol and step > 0) or clock.expired or idle >= PATIENCE:
                 break
         clock.n_iter += 1
         new, lipschitz = _step(problem, beta, extrapolated, lipschitz)
-        if new.primal(problem, beta) > at.primal(problem, beta):
-            if extrapolated is at:  # a plain step that cannot descend: rounding has been reached
+        old = at.primal(problem, beta)
+        # Near the optimum objectives agree to rounding while steps still close the gap.
+        if new.primal(problem, beta) > old + (1e-13 * abs(old) if extrapolated is at else 0.0):
+            if extrapolated is at:
                 break
             extrapolated, momentum = at, 1.0
             continue
@@ -42,7 +48,7 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
         at, momentum = new, following
         extrapolated = Iterate.at(problem, Z, S, new.b)
         lipschitz *= 0.95  # let the step grow again where curvature is lower
-    return at
+    return best if least < np.inf else at
 
 
 def _step(problem: Problem, beta: float, at: Iterate, lipschitz: float) -> tuple[Iterate, float]:
