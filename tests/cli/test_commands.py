@@ -58,6 +58,30 @@ def test_fit_by_cross_validation(run_json, csv, tmp_path):
     assert result["beta"] == pytest.approx(cf.load_model(out).beta_fraction_)
 
 
+@pytest.mark.parametrize("cut", [("--group-by-prefix", "."), ("--n-tokens", 3), ()])
+def test_a_model_predicts_on_the_table_it_was_fitted_on(run, table, csv, tmp_path, cut):
+    out = tmp_path / "m.safetensors"
+    run("fit", csv, "--target", "y", "--drop", "kind", "--out", out, *cut)
+    model = cf.load_model(out)
+    features = table.drop(columns=["y", "kind"])
+    assert list(model.feature_names_in_) == list(features.columns)
+    expected = model.predict(features.to_numpy().reshape(80, *model.coef_.shape[1:]))
+    np.testing.assert_allclose(model.predict(features), expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(features.rename(columns={"head.x": "other"}))
+
+
+def test_grouped_columns_are_kept_in_the_order_of_the_model(run, run_json, table, tmp_path):
+    shuffled = table[["head.x", "body.x", "tail.x", "head.y", "body.y", "tail.y", "y"]]
+    shuffled.to_csv(tmp_path / "s.csv", index=False)
+    out = tmp_path / "m.safetensors"
+    run("fit", tmp_path / "s.csv", "--target", "y", "--out", out, "--group-by-prefix", ".")
+    model = cf.load_model(out)
+    assert list(model.feature_names_in_) == list(table.columns[:6])
+    assert model.score(table[model.feature_names_in_], table["y"]) > 0.9
+    assert run_json("explain", out)["tokens"][:2] == ["body", "tail"]
+
+
 def test_a_fit_out_of_time_warns_and_is_saved(run, npz, tmp_path):
     out = tmp_path / "m.safetensors"
     arguments = ("fit", npz, "--target", "kind", "--out", out, "--max-time", "1e-9", "--json")

@@ -30,6 +30,7 @@ class Samples:
     sample_weight: NDArray[Any] | None = None
     token_names: list[str] = field(default_factory=list)
     channel_names: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)  # of a table, in the order of X
 
     def __post_init__(self) -> None:
         if self.y.ndim == 2 and self.y.shape[1] == 1:
@@ -186,7 +187,13 @@ def _read_table(
         return _grouped(values, list(features.columns), separator, _labels(y))
     X = _tokens(values, n_tokens)
     token_names, channel_names = split_names(list(features.columns), X.shape[1])
-    return Samples(X, _labels(y), token_names=token_names or [], channel_names=channel_names or [])
+    return Samples(
+        X,
+        _labels(y),
+        token_names=token_names or [],
+        channel_names=channel_names or [],
+        columns=list(features.columns),
+    )
 
 
 def _frame(path: Path, kind: str) -> Any:
@@ -247,7 +254,13 @@ def _grouped(X: NDArray[Any], columns: list[str], separator: str, y: NDArray[Any
                 f"and {token!r} has {_some(list(found_channels))}."
             )
     index = [[token[channel] for channel in channels] for token in tokens.values()]
-    return Samples(X[:, index], y, token_names=list(tokens), channel_names=list(channels))
+    return Samples(
+        X[:, index],
+        y,
+        token_names=list(tokens),
+        channel_names=list(channels),
+        columns=[columns[j] for token in index for j in token],
+    )
 
 
 def _some(names: Sequence[str], most: int = 12) -> str:

@@ -54,14 +54,16 @@ def fit(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
     kind = guess_task(samples.y) if task is opt.Task.auto else task.value
-    common = {"penalty": penalty.value, "tol": tol, "max_time": max_time}
+    # With n_tokens the model also reads the table it came from, 2-D as that is.
+    common = {"n_tokens": samples.X.shape[1]} if samples.X.ndim == 3 else {}
+    common |= {"penalty": penalty.value, "tol": tol, "max_time": max_time}
     model = _estimator(kind, beta, cv, common)
     start = time.perf_counter()
     with live("fitting") as report:
         model.set_params(verbose=report)
         model.fit(samples.X, samples.y, sample_weight=samples.sample_weight, mask=samples.mask)
     seconds = time.perf_counter() - start
-    remember_names(model, samples.token_names, samples.channel_names)
+    remember_names(model, samples)
     model.set_params(verbose=False).save(out, overwrite=force)
     result = {"model": out, "task": kind, "n_samples": len(samples.X), "seconds": seconds}
     result |= describe(model, samples.token_names or None)

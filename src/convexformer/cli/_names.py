@@ -1,11 +1,14 @@
-"""Names of tokens and channels: kept in a model as its feature names, and read from them."""
+"""Names of tokens and channels: kept in a model, or read from its feature names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from ._data import Samples
 
 SEPARATORS = ".:_|/-"
 
@@ -33,18 +36,22 @@ def split_names(
     return None, None
 
 
-def remember_names(model: Any, tokens: Sequence[str], channels: Sequence[str]) -> None:
-    """Keep names with a fitted model, as scikit-learn does: one name per feature."""
-    if not tokens and not channels:
-        return
-    tokens = tokens or [str(k) for k in range(model.n_tokens_)]
-    channels = channels or [str(j) for j in range(model.n_channels_)]
-    one = model.n_channels_ == 1
-    features = tokens if one else [f"{t}:{ch}" for t in tokens for ch in channels]
-    model.feature_names_in_ = np.array(features, dtype=object)
+def remember_names(model: Any, samples: Samples) -> None:
+    """Keep names with a fitted model: columns for predict, tokens and channels for people."""
+    for attribute, names in (
+        ("feature_names_in_", samples.columns),
+        ("token_names_", samples.token_names),
+        ("channel_names_", samples.channel_names),
+    ):
+        if names:
+            setattr(model, attribute, np.array(names, dtype=object))
 
 
 def recall_names(model: Any) -> tuple[list[str] | None, list[str] | None]:
     """Names of the tokens and channels of a model, where it has any."""
     features = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    return split_names(features, model.n_tokens_)
+    tokens, channels = split_names(features, model.n_tokens_)
+    return (
+        [str(name) for name in getattr(model, "token_names_", ())] or tokens,
+        [str(name) for name in getattr(model, "channel_names_", ())] or channels,
+    )

@@ -98,6 +98,8 @@ def check_tokens(
             if hasattr(estimator, "feature_names_in_"):  # of an earlier fit on a table
                 del estimator.feature_names_in_
     if reset:
+        for name in ("token_names_", "channel_names_"):  # given to an earlier fit
+            vars(estimator).pop(name, None)
         estimator.n_tokens_, estimator.n_channels_ = X.shape[1:]
     elif X.shape[1:] != (estimator.n_tokens_, estimator.n_channels_):
         raise ValueError(

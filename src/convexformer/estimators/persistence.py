@@ -20,6 +20,7 @@ from ..solvers import TracePoint
 
 FORMAT = "convexformer"
 FORMAT_VERSION = 1
+LABELS = ("classes_", "feature_names_in_", "token_names_", "channel_names_")  # saved if there
 
 
 class Persistent:
@@ -83,7 +84,7 @@ class Persistent:
             "trace": [list(point) for point in self.trace_],
             "values": {name: _plain(getattr(self, name)) for name in self._saved("values")},
         }
-        for name in ("classes_", "feature_names_in_"):
+        for name in LABELS:
             if hasattr(self, name):
                 described[name] = _labels_to_json(name, getattr(self, name))
         return described
@@ -124,7 +125,7 @@ class Persistent:
             setattr(self, name, arrays[name])
         for name in self._saved("values"):
             setattr(self, name, described["values"][name])
-        for name in ("classes_", "feature_names_in_"):
+        for name in LABELS:
             if name in described:
                 stored = described[name]
                 setattr(self, name, np.array(stored["values"], dtype=stored["dtype"]))
