@@ -4,6 +4,7 @@ from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
 from .cv import ConvexAttentionClassifierCV, ConvexAttentionRegressorCV
 from .path import AttentionPath, attention_path, beta_max
 from .persistence import load_model
+from .pooled import PooledTokens
 from .scaler import TokenScaler
 from .transformer import (
     ConvexTransformerClassifier,
@@ -22,6 +23,7 @@ __all__ = [
     "ConvexTransformerClassifierCV",
     "ConvexTransformerRegressor",
     "ConvexTransformerRegressorCV",
+    "PooledTokens",
     "TokenScaler",
     "attention_path",
     "beta_max",
