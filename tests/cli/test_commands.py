@@ -91,6 +91,22 @@ def test_a_fit_out_of_time_warns_and_is_saved(run, npz, tmp_path):
     assert out.exists()
 
 
+@pytest.mark.parametrize("command", ["fit", "path"])
+def test_arrays_used_for_their_names_are_told(run, run_json, arrays, tmp_path, command):
+    mask = np.ones((80, 3), dtype=bool)
+    mask[:24] = False, True, True
+    np.savez(
+        tmp_path / "m.npz", mask=mask, sample_weight=np.ones(80), token_names=list("abc"), **arrays
+    )
+    words = (command, tmp_path / "m.npz", "--target", "y", "--out", tmp_path / "o.csv", "--force")
+    told = run(*words).stderr
+    assert "note: mask: 10 % of tokens are padding\n" in told
+    assert "note: sample_weight: weights from 1 to 1\n" in told
+    assert "note: names are taken from token_names\n" in told
+    assert run_json(*words)["notes"][0] == "mask: 10 % of tokens are padding"
+    assert "sample_weight" in run(command, "--help").stdout
+
+
 # path -----------------------------------------------------------------------------------------
 
 

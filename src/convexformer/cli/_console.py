@@ -65,6 +65,13 @@ def friendly(command: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+def tell(notes: Sequence[str]) -> None:
+    """Print notes on stderr, a line each."""
+    for note in notes:
+        err().print(f"[{STYLES['quiet']}]note:[/] ", end="")
+        err().print(note, markup=False, soft_wrap=True)
+
+
 def emit(result: dict[str, Any]) -> None:
     """Print exactly one JSON object on stdout."""
     print(to_json(result))

@@ -31,6 +31,7 @@ class Samples:
     token_names: list[str] = field(default_factory=list)
     channel_names: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)  # of a table, in the order of X
+    notes: list[str] = field(default_factory=list)  # what was used or left out without being asked
 
     def __post_init__(self) -> None:
         if self.y.ndim == 2 and self.y.shape[1] == 1:
@@ -121,11 +122,31 @@ def _read_npz(path: Path, target: str) -> Samples:
             )
     names = {key: [str(n) for n in arrays[key]] for key in _NAMES if key in arrays}
     return Samples(
-        arrays["X"], arrays[target], arrays.get("mask"), arrays.get("sample_weight"), **names
+        arrays["X"],
+        arrays[target],
+        arrays.get("mask"),
+        arrays.get("sample_weight"),
+        notes=_notes(arrays),
+        **names,
     )
 
 
 _NAMES = ("token_names", "channel_names")
+
+
+def _notes(arrays: dict[str, Any]) -> list[str]:
+    """Which arrays of an npz are used because of their names."""
+    notes = []
+    if "mask" in arrays:
+        mask = arrays["mask"]
+        padding = 1 - np.count_nonzero(mask) / max(1, mask.size)
+        notes.append(f"mask: {100 * padding:.3g} % of tokens are padding")
+    if "sample_weight" in arrays:
+        weight = arrays["sample_weight"]
+        if weight.size and weight.dtype.kind in "biuf":
+            notes.append(f"sample_weight: weights from {weight.min():g} to {weight.max():g}")
+    named = [name for name in _NAMES if name in arrays]
+    return notes + ([f"names are taken from {' and '.join(named)}"] if named else [])
 
 
 def _read_npy(path: Path, target: str) -> Samples:

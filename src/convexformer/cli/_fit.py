@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_output, emit, friendly, live, out
+from ._console import InputError, check_output, emit, friendly, live, out, tell
 
 if TYPE_CHECKING:
     from ._data import Samples
@@ -53,6 +53,8 @@ def fit(
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
+    if not json:
+        tell(samples.notes)
     kind = guess_task(samples.y) if task is opt.Task.auto else task.value
     # With n_tokens the model also reads the table it came from, 2-D as that is.
     common = {"n_tokens": samples.X.shape[1]} if samples.X.ndim == 3 else {}
@@ -66,6 +68,7 @@ def fit(
     remember_names(model, samples)
     model.set_params(verbose=False).save(out, overwrite=force)
     result = {"model": out, "task": kind, "n_samples": len(samples.X), "seconds": seconds}
+    result["notes"] = samples.notes
     result |= describe(model, samples.token_names or None)
     if json:
         emit(result)

@@ -26,7 +26,11 @@ class Penalty(StrEnum):
 
 Data = Annotated[
     Path,
-    typer.Argument(help="npz (arrays X and y), npy, csv, tsv or parquet.", metavar="DATA"),
+    typer.Argument(
+        help="npz (arrays X and y; mask, sample_weight, token_names and channel_names are used "
+        "where there are such arrays), npy, csv, tsv or parquet.",
+        metavar="DATA",
+    ),
 ]
 Target = Annotated[
     str,

@@ -18,6 +18,7 @@ from ._console import (
     friendly,
     live,
     out,
+    tell,
     to_json,
     write,
 )
@@ -62,6 +63,8 @@ def path(
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
+    if not json:
+        tell(samples.notes)
     kind = guess_task(samples.y) if task is opt.Task.auto else task.value
     start = time.perf_counter()
     with live("following the path") as report:
@@ -80,7 +83,7 @@ def path(
         )
     names = samples.token_names or [str(k) for k in range(solved.token_norms.shape[1])]
     result = _result(solved, names, kind, time.perf_counter() - start)
-    result["files"] = files
+    result |= {"notes": samples.notes, "files": files}
     _write(files, solved, names, result)
     if json:
         emit(result)
