@@ -163,6 +163,23 @@ class ConvexAttention(BaseEstimator):
         F = design.predict(Z) if len(used) == len(Z) else design.predict(Z[used], used)
         return F + self.intercept_
 
+    def to_network(self) -> Any:
+        """The network this model is equivalent to, as a PyTorch module in float64.
+
+        It has one simplex-attention head per nonzero block of the coefficients, the same scores,
+        and the same objective with weight decay. It is nonconvex in its weights, as networks are,
+        and stands at a global optimum to within the certificate.
+
+        Returns
+        -------
+        convexformer.nn.SimplexAttention or convexformer.nn.GatedFCN
+            Needs PyTorch: ``pip install "convexformer[nn]"``.
+        """
+        check_is_fitted(self)
+        from ..nn import network_of  # the one look upward, and torch only where it is asked for
+
+        return network_of(self)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
