@@ -50,12 +50,16 @@ def test_fit_options_reach_the_estimator(run, npz, tmp_path):
     assert (model.penalty, model.tol, model.max_time) == ("token", 1e-4, 9.0)
 
 
-def test_fit_by_cross_validation(run_json, csv, tmp_path):
+def test_fit_by_cross_validation(run, run_json, csv, tmp_path):
     out = tmp_path / "m.safetensors"
     columns = ("--group-by-prefix", ".", "--drop", "kind")
     result = run_json("fit", csv, "--target", "y", "--out", out, "--cv", 3, *columns)
     assert result["estimator"] == "ConvexAttentionRegressorCV"
-    assert result["beta"] == pytest.approx(cf.load_model(out).beta_fraction_)
+    model = cf.load_model(out)
+    assert result["beta"] == pytest.approx(model.beta_fraction_)
+    assert result["cv"]["score"] == model.best_score_ and result["cv"]["folds"] == 3
+    shown = run("fit", csv, "--target", "y", "--out", out, "--cv", 3, "--force", *columns).stdout
+    assert f"beta chosen by 3-fold CV among 40, score {model.best_score_:.4g}" in shown
 
 
 @pytest.mark.parametrize("cut", [("--group-by-prefix", "."), ("--n-tokens", 3), ()])
@@ -131,7 +135,7 @@ def test_path_to_one_file(run, npz, tmp_path, name):
 
 def test_path_for_people(run, npz):
     out = run("path", npz, "--target", "kind").stdout
-    assert "Tokens enter in the order body tail" in out and "30 certified models" in out
+    assert "Tokens enter in the order body tail" in out and "40 certified models" in out
 
 
 def test_constant_targets_need_no_token(run, run_json, arrays, tmp_path):

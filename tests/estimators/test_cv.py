@@ -161,6 +161,7 @@ def test_folds_in_parallel_are_the_same(X, y):
     np.testing.assert_allclose(one.scores_, two.scores_, rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:The chosen beta")
 def test_default_betas_and_order(X, y):
     model = ConvexAttentionRegressorCV(n_betas=4, eps=0.1, cv=2).fit(X, y)
     np.testing.assert_allclose(model.betas_, np.geomspace(1, 0.1, 4))
@@ -277,6 +278,7 @@ def test_constant_label_in_a_training_part(X, y):
     assert np.all(model.scores_[0] < model.scores_[1])
 
 
+@pytest.mark.filterwarnings("ignore:The chosen beta")
 def test_zero_counts_leave_the_fold_out(X):
     counts = np.where(np.arange(90) < 30, 1 + np.arange(90) % 3, 0)
     cv = [(np.arange(30, 90), np.arange(30)), (np.arange(60), np.arange(60, 90))]
@@ -312,3 +314,19 @@ def test_no_warnings_where_nothing_is_wrong(X, label):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ConvexAttentionClassifierCV(betas=BETAS, cv=3).fit(X, label)
+
+
+def test_the_edge_of_the_grid_is_told():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4, 2))
+    y = X[:, 1, 0] + 0.01 * rng.normal(size=60)
+    with pytest.warns(UserWarning, match=r"0\.5 of beta_max, is the smallest tried.*smaller eps"):
+        ConvexAttentionRegressorCV(betas=[1.0, 0.5], cv=3).fit(X, y)
+    with pytest.warns(UserWarning, match="at or above beta_max .*Give betas below 1"):
+        model = ConvexAttentionRegressorCV(betas=[2.0, 1.0], cv=3).fit(X, y)
+    assert len(model.tokens_) == 0
+    noisy = y + rng.normal(size=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ConvexAttentionRegressorCV(betas=[0.5], cv=3).fit(X, noisy)
+        ConvexAttentionRegressorCV(n_betas=10, cv=3).fit(X, noisy)

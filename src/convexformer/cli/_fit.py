@@ -70,10 +70,20 @@ def fit(
     result = {"model": out, "task": kind, "n_samples": len(samples.X), "seconds": seconds}
     result["notes"] = samples.notes
     result |= describe(model, samples.token_names or None)
+    if cv is not None:
+        result["cv"] = {
+            "folds": len(model.scores_),
+            "n_betas": len(model.betas_),
+            "score": model.best_score_,
+            "score_name": "minus the mean log loss" if hasattr(model, "classes_") else _LOSS,
+        }
     if json:
         emit(result)
     else:
         _show(model, samples, result, guessed=task is opt.Task.auto)
+
+
+_LOSS = "minus half the mean squared error"
 
 
 def _estimator(kind: str, beta: float | None, cv: int | None, common: dict[str, Any]) -> Any:
@@ -102,7 +112,12 @@ def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool
     )
     used = f"{result['n_tokens_used']} of {n} tokens are used"
     at = "" if result["beta"] is None else f" at beta = {result['beta']:.3g} beta_max"
-    console.print(f"{used}{at}.\n")
+    console.print(f"{used}{at}." + ("" if "cv" in result else "\n"))
+    if "cv" in result:
+        console.print(
+            "beta chosen by {folds}-fold CV among {n_betas}, "
+            "score {score:.4g} ({score_name}).\n".format(**result["cv"])
+        )
     if result["tokens"]:
         console.print(token_table(model, samples.token_names or None), "")
     console.print(certificate_words(model.certificate_, model.tol))

@@ -87,6 +87,7 @@ class CrossValidated(ConvexAttention, Persistent):
         self.betas_ = check_fractions(self.betas, self.n_betas, self.eps)
         results = self._score_folds(data, folds, score_params)
         self._choose(results)
+        self._warn_at_the_edge()
         solution = self._final_solution(data)
         self._keep(solution)._warn_unless_converged(solution.converged)
         return self
@@ -172,6 +173,23 @@ class CrossValidated(ConvexAttention, Persistent):
         self.best_index_ = choice.index
         self.best_score_ = float(choice.mean[choice.index])
         self.beta_fraction_ = float(self.betas_[choice.index])
+
+    def _warn_at_the_edge(self) -> None:
+        """Say where the choice was the grid's rather than the data's."""
+        if self.betas_[-1] >= 1:
+            warnings.warn(
+                f"Every beta tried is at or above beta_max (the smallest is {self.betas_[-1]:g} of "
+                "it), where the model uses no token. Give betas below 1.",
+                UserWarning,
+                stacklevel=3,
+            )
+        elif len(self.betas_) > 1 and self.best_index_ == len(self.betas_) - 1:
+            warnings.warn(
+                f"The chosen beta, {self.beta_fraction_:.3g} of beta_max, is the smallest tried: "
+                "a smaller one may be better. Extend betas, or pass a smaller eps.",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _final_solution(self, data: TrainingData) -> Solution:
         self._prepare(data)

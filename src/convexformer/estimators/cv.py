@@ -23,8 +23,8 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
     betas : array-like of shape (B,), optional
         Fractions of beta_max to try, positive. If omitted, `n_betas` of them from 1 to `eps`,
         geometrically.
-    n_betas : int, default=30
-    eps : float, default=0.01
+    n_betas : int, default=40
+    eps : float, default=1e-3
     cv : int, splitter or iterable, optional
         As in scikit-learn; 5 folds if omitted.
     scoring : str or callable, optional
@@ -60,7 +60,8 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
     mean_scores_, std_scores_, standard_errors_ : ndarray of shape (B,)
         Over folds.
     best_index_, best_score_ : int, float
-        Index of the chosen fraction in `betas_`, and its mean score.
+        Index of the chosen fraction in `betas_`, and its mean score. A chosen fraction that is the
+        smallest tried warns: a smaller one may be better.
     coef_, intercept_, certificate_, tokens_, token_norms_, beta_, beta_max_, n_iter_, trace_
         Of the fit to all data, as in :class:`ConvexAttentionRegressor`; `beta_` is absolute.
     n_tokens_, n_channels_, n_features_in_, feature_names_in_
@@ -84,8 +85,8 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         self,
         betas: Any = None,
         *,
-        n_betas: int = 30,
-        eps: float = 0.01,
+        n_betas: int = 40,
+        eps: float = 1e-3,
         cv: Any = None,
         scoring: Any = None,
         selection: str = "best",
@@ -135,8 +136,8 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
     betas : array-like of shape (B,), optional
         Fractions of beta_max to try, positive. If omitted, `n_betas` of them from 1 to `eps`,
         geometrically.
-    n_betas : int, default=30
-    eps : float, default=0.01
+    n_betas : int, default=40
+    eps : float, default=1e-3
     cv : int, splitter or iterable, optional
         As in scikit-learn; 5 stratified folds if omitted.
     scoring : str or callable, optional
@@ -170,7 +171,8 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
     mean_scores_, std_scores_, standard_errors_ : ndarray of shape (B,)
         Over folds.
     best_index_, best_score_ : int, float
-        Index of the chosen fraction in `betas_`, and its mean score.
+        Index of the chosen fraction in `betas_`, and its mean score. A chosen fraction that is the
+        smallest tried warns: a smaller one may be better.
     classes_, coef_, intercept_, certificate_, tokens_, token_norms_, beta_, beta_max_, n_iter_
         Of the fit to all data, as in :class:`ConvexAttentionClassifier`; `beta_` is absolute.
     trace_, n_tokens_, n_channels_, n_features_in_, feature_names_in_
@@ -200,8 +202,8 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         self,
         betas: Any = None,
         *,
-        n_betas: int = 30,
-        eps: float = 0.01,
+        n_betas: int = 40,
+        eps: float = 1e-3,
         cv: Any = None,
         scoring: Any = None,
         selection: str = "best",

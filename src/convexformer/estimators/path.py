@@ -68,8 +68,8 @@ def attention_path(
     *,
     task: str = "regression",
     betas: Any = None,
-    n_betas: int = 30,
-    eps: float = 0.02,
+    n_betas: int = 40,
+    eps: float = 1e-3,
     sample_weight: Any = None,
     mask: Any = None,
     penalty: str = "token-output",
@@ -97,8 +97,8 @@ def attention_path(
     betas : array-like of shape (B,), optional
         Fractions of beta_max; sorted in decreasing order. If omitted, `n_betas` of them from 1 to
         `eps`, geometrically.
-    n_betas : int, default=30
-    eps : float, default=0.02
+    n_betas : int, default=40
+    eps : float, default=1e-3
     sample_weight : array-like of shape (n_samples,), optional
     mask : array-like of shape (n_samples, n_tokens), optional
         True where a token is real.
