@@ -111,3 +111,15 @@ def test_bad_parameters(X, params):
 def test_other_shape(X):
     with pytest.raises(ValueError, match="fitted on 4 tokens of 3 channels"):
         TokenScaler().fit(X).transform(X[:, :2])
+
+
+def test_columns_of_a_table_are_scaled_one_by_one():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 3)) * [1.0, 100.0, 1e4] + [0.0, 5.0, -3.0]
+    scaler = TokenScaler()
+    scaled = scaler.fit_transform(X)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(scaled.std(axis=0), 1)
+    assert scaler.scale_.shape == (3, 1)
+    np.testing.assert_allclose(scaler.inverse_transform(scaled), X)
+    assert TokenScaler(n_tokens=3).fit(X).scale_.shape == (1,)  # asked for: tokens share channels

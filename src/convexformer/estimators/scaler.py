@@ -35,7 +35,8 @@ class TokenScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ----------
     per : {"channel", "token-channel"}, default="channel"
         One mean and scale per channel, the same for all tokens, which keeps differences between
-        tokens; or one per token and channel.
+        tokens; or one per token and channel. A 2-D X without `n_tokens` is a table whose columns
+        have nothing to share: each is scaled by itself, whatever `per` says.
     with_mean, with_std : bool, default=True
         Whether to shift, and whether to scale.
     n_tokens : int, optional
@@ -45,7 +46,7 @@ class TokenScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Attributes
     ----------
     mean_, scale_ : ndarray of shape (n_channels,) or (n_tokens, n_channels)
-        In float64. The scale is 1 where a channel is constant or has no real token.
+        The latter for ``per="token-channel"`` and for tables. In float64. The scale is 1 where a channel is constant or has no real token.
     n_tokens_, n_channels_, n_features_in_ : int
         Shape of X at fit; ``n_features_in_ = n_tokens_ * n_channels_``.
     feature_names_in_ : ndarray of str
@@ -97,6 +98,9 @@ class TokenScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_bool("with_mean", self.with_mean)
         check_bool("with_std", self.with_std)
         check_count("n_tokens", self.n_tokens, optional=True)
+        X = ranked(X)
+        table = len(X.shape) == 2 and self.n_tokens is None
+        self._apart = table or self.per == "token-channel"  # tokens share nothing
         X, mask = check_tokens(self, X, mask, reset=True)
         count = self._pool(np.ones(X.shape[1:]) * len(X) if mask is None else _per_token(mask, X))
         mean = self._sum(X, mask, np.zeros(X.shape[1:]), 1) / np.maximum(count, 1)
@@ -127,7 +131,7 @@ class TokenScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _pool(self, values: Array) -> Array:
         """Sums ``(n, d)`` as they are, or over tokens."""
-        return values if self.per == "token-channel" else values.sum(axis=0)
+        return values if self._apart else values.sum(axis=0)
 
     def _sum(self, X: Tokens, mask: Mask | None, center: Array, power: int) -> Array:
         """``sum_i (X_i - center)^power`` over real tokens, in float64."""
