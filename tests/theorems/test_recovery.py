@@ -37,8 +37,9 @@ def check(raw, gates=None, fraction=0.1):
     """The network of a solution agrees with it in objective, scores and number of heads."""
     problem = problem_of(raw, gates)
     beta = fraction * problem.beta_max
-    solution = solve(problem, beta, tol=1e-9)
-    assert solution.certificate.relative_gap <= 1e-9
+    tol = 1e-6 if raw.penalty == "nuclear" else 1e-9  # nuclear: by first-order steps only
+    solution = solve(problem, beta, tol=tol)
+    assert solution.certificate.relative_gap <= tol
     Z, b = solution.Z, solution.intercept
     network = to_network(Z, b, raw.penalty, gates, problem.penalty.weights)
     assert isinstance(network, GatedFCN if gates is not None else SimplexAttention)
