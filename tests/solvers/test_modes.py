@@ -23,7 +23,11 @@ MODES = {
     "kernel": {(models, "KERNEL_RATIO"): 0.0},
     "float32 kernel": {(models, "KERNEL_RATIO"): 0.0, (workspace, "LARGE"): 0.0},
     "own kernels": {(models, "KERNEL_RATIO"): 0.0, (workspace, "OWN_RATIO"): 1e9},
-    "products only": {(models, "LARGE"): 0, (models, "LARGE_JOINT"): 0},
+    "products only": {
+        (models, "LARGE"): 0,
+        (models, "LARGE_JOINT"): 0,
+        (models, "LARGEST"): 0,
+    },
     "no outlier cells": {(models, "MOST_OUTLIERS"): -1},
 }
 LOSSES = {

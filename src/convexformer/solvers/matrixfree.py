@@ -122,8 +122,8 @@ class SecularCG:
     beta: float
     bulk: float
 
-    def minimise(self, target: float, max_iter: int = 30) -> Array:
-        """Coefficients whose model gap is below `target`, or nearly."""
+    def minimise(self, target: float, max_iter: int = 30) -> tuple[Array, bool]:
+        """Coefficients whose model gap is below `target`, and whether it was reached."""
         self.radius, self.target = self.beta * self.weight, target
         self.blocks = self.curvature.blocks()
         eta = self.penalty.norms(self.Z0) / self.weight
@@ -144,7 +144,7 @@ class SecularCG:
             gap = self._gap(Z, g)
             if gap < least:
                 best, least = Z, gap
-        return best
+        return best, least <= target
 
     def _correlations(self, Z: Array) -> Array:
         """``g`` at `Z`, by what changed since the expansion: for that float32 is enough."""

@@ -18,7 +18,8 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 KERNEL_RATIO = 1.2  # sample space from this many coefficients per sample
-LARGE, LARGE_JOINT = 1500, 6000  # unknowns from which conjugate gradients replace factorisations
+LARGE, LARGE_JOINT = 700, 6000  # unknowns from which conjugate gradients are tried first
+LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
 LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own
 
@@ -39,9 +40,11 @@ class SecondOrderModel:
         """Coefficients of all groups at which the model's gap is below `target`."""
         problem, groups = self.problem, self.groups
         Z = np.zeros_like(self.at.Z)
-        if self._is_large():
-            Z[groups] = self._secular_cg().minimise(target)
-            return Z
+        size = self._size()
+        if size > (LARGE_JOINT if self._joint else LARGE) and problem.design.dim <= LARGEST_BLOCK:
+            Z[groups], reached = self._secular_cg().minimise(target)
+            if reached or size > LARGEST:
+                return Z
         weight = problem.penalty.column(problem.shape[0])[groups]
         radius = self.beta * np.repeat(weight, self._cells, axis=1).ravel()
         eta = (problem.penalty.norms(self.at.Z[groups]) / weight).ravel()
@@ -55,12 +58,12 @@ class SecondOrderModel:
         Z[groups] = self._unpack(z)
         return Z
 
-    def _is_large(self) -> bool:
-        """Whether factorisations cost more than the products of conjugate gradients."""
+    def _size(self) -> int:
+        """Unknowns of the smallest system that could be factorised."""
         c, N, d = self.problem.n_outputs, self.problem.design.n_samples, self.problem.design.dim
-        if self._joint:  # correlated classes make for many products
-            return min(len(self.groups) * d * c, N * max(c - 1, 1)) > LARGE_JOINT
-        return min(len(self.groups) * d, N) > LARGE and d <= LARGEST_BLOCK
+        if self._joint:
+            return min(len(self.groups) * d * c, N * max(c - 1, 1))
+        return min(len(self.groups) * d, N)
 
     def _secular_cg(self) -> SecularCG:
         problem = self.problem
