@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convexformer.cli._console import InputError
-from convexformer.cli._data import guess_task, read_samples
+from convexformer.cli._data import choose_task, guess_task, read_samples
 from convexformer.cli._names import split_names
 
 TOKENS = ["head", "body", "tail"]
@@ -93,7 +93,7 @@ def test_task_is_guessed(y, task):
 @pytest.mark.parametrize(
     ("alter", "options", "message"),
     [
-        (lambda t: t, {}, "not numeric: kind; .*--drop"),
+        (lambda t: t, {}, r"not numeric: kind \('up' in row 1\); .*--drop"),
         (lambda t: t.assign(y=t.y.where(t.y > 0)), {"drop": ["kind"]}, "'y' lacks a value in"),
         (
             lambda t: t.assign(**{"body.x": t["body.x"].where(t.y > 0)}),
@@ -101,8 +101,12 @@ def test_task_is_guessed(y, task):
             "NaN .* in body.x;",
         ),
         (lambda t: t.assign(**{"body.x": np.inf}), {"drop": ["kind"]}, "infinite values in body.x"),
-        (lambda t: t, {"drop": ["kind", "kid"]}, "no column 'kid'; its columns are head.x"),
-        (lambda t: t, {"drop": ["kind"], "n_tokens": 4}, "6 columns cannot be cut into 4 tokens"),
+        (lambda t: t, {"drop": ["kind", "kid"]}, "no column 'kid'; did you mean kind"),
+        (
+            lambda t: t,
+            {"drop": ["kind"], "n_tokens": 4},
+            "6 columns cannot be cut into 4 tokens.* 1, 2, 3, 6",
+        ),
         (lambda t: t, {"group_by_prefix": ".", "n_tokens": 3}, "both say what a token is"),
         (lambda t: t.drop(columns="kind"), {"group_by_prefix": "-"}, "'head.x' has no '-'"),
         (
@@ -156,3 +160,42 @@ def test_names_must_match_and_differ(arrays, tmp_path):
         np.savez(tmp_path / "n.npz", token_names=names, **arrays)
         with pytest.raises(InputError, match=message):
             read_samples(tmp_path / "n.npz", "y")
+
+
+def test_row_numbers_are_left_out_with_a_note(table, arrays, tmp_path):
+    table.drop(columns="kind").to_csv(tmp_path / "i.csv")  # with the index
+    samples = read_samples(tmp_path / "i.csv", "y", n_tokens=3)
+    np.testing.assert_allclose(samples.X, arrays["X"], rtol=1e-14)
+    assert samples.notes == ["left out 'Unnamed: 0', a column of row numbers"]
+    assert read_samples(tmp_path / "i.csv", "y", drop=["Unnamed: 0"]).notes == []
+
+
+def test_other_separators_are_recognised(table, tmp_path):
+    for separator, name in ((";", ";"), ("\t", "tabs")):
+        table.to_csv(tmp_path / "s.csv", index=False, sep=separator)
+        with pytest.raises(InputError, match=f"single column.*separated by {name}\\?"):
+            read_samples(tmp_path / "s.csv", "y")
+
+
+def test_missing_columns_name_the_last_ones(tmp_path):
+    columns = [f"x{j}" for j in range(30)] + ["label"]
+    (tmp_path / "w.csv").write_text(",".join(columns) + "\n" + ",".join("0" * 31) + "\n")
+    with pytest.raises(InputError, match=r"x0, x1.*\.\.\., x28, x29, label \(31 in all\)"):
+        read_samples(tmp_path / "w.csv", "target")
+
+
+def test_junk_is_not_an_npz_file(tmp_path):
+    (tmp_path / "junk.npz").write_bytes(b"junk that is no archive")
+    with pytest.raises(InputError, match="is not an npz file") as caught:
+        read_samples(tmp_path / "junk.npz", "y")
+    assert "pickle" not in str(caught.value)
+
+
+def test_targets_that_are_no_classes_point_to_regression():
+    constant, continuous = np.full(5, 2.0), np.array([0.5, 1.0, 2.25])
+    with pytest.raises(InputError, match=r"'y' has one value only, 2\.0:.*--task regression"):
+        choose_task(constant, "auto", "y")
+    with pytest.raises(InputError, match=r"numbers such as 0\.5, .*--task regression"):
+        choose_task(continuous, "classification", "y")
+    assert choose_task(constant, "regression", "y") == "regression"
+    assert choose_task(continuous, "auto", "y") == "regression"

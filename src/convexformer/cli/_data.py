@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 
 from ._console import InputError
 from ._names import split_names
+from ._tables import (
+    PARQUET,
+    TABLES,
+    check_columns,
+    check_numeric,
+    grouping,
+    index_columns,
+    labels,
+    read_frame,
+)
 
-TABLES = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
-PARQUET = (".parquet", ".pq")
 EXTENSIONS = (".npz", ".npy", *TABLES, *PARQUET)
 FEW_CLASSES = 10  # whole numbers with at most so many values are taken for classes
 
@@ -103,7 +111,11 @@ def _load(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as a NumPy file: {error}.") from error
+        kind = extension(path)[1:]
+        raise InputError(
+            f"{path} is not an {kind} file, or is damaged; write it with "
+            f"numpy.save{'z' if kind == 'npz' else ''}."
+        ) from error
 
 
 def _read_npz(path: Path, target: str) -> Samples:
@@ -113,7 +125,11 @@ def _read_npz(path: Path, target: str) -> Samples:
     with archive:
         try:
             arrays = {name: archive[name] for name in archive.files}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except ValueError as error:  # pickles
+            raise InputError(
+                f"{path} cannot be read: an array holds Python objects; save numbers or strings."
+            ) from error
+        except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"{path} cannot be read: {error}.") from error
     for name in ("X", target):
         if name not in arrays:
@@ -176,7 +192,11 @@ def _tokens(X: NDArray[Any], n_tokens: int | None) -> NDArray[Any]:
     columns = X.shape[1]
     n = columns if n_tokens is None else n_tokens
     if n < 1 or columns % n:
-        raise InputError(f"{columns} columns cannot be cut into {n} tokens of equal length.")
+        divisors = [k for k in range(1, columns + 1) if columns % k == 0]
+        raise InputError(
+            f"{columns} columns cannot be cut into {n} tokens of equal length; --n-tokens may be "
+            f"{', '.join(map(str, divisors))}."
+        )
     return X.reshape(len(X), n, columns // n)
 
 
@@ -188,105 +208,50 @@ def _read_table(
     separator: str | None,
     drop: Sequence[str],
 ) -> Samples:
-    frame = _frame(path, kind)
-    columns = [str(name) for name in frame.columns]
-    frame.columns = columns
-    for name in (target, *drop):
-        if name not in columns:
-            raise InputError(f"{path} has no column {name!r}; its columns are {_some(columns)}.")
+    frame = read_frame(path, kind)
+    check_columns(path, list(frame.columns), (target, *drop))
     y = frame[target]
     if y.isna().any():
         raise InputError(f"column {target!r} lacks a value in {int(y.isna().sum())} rows.")
-    features = frame.drop(columns=[target, *drop])
+    unnamed = index_columns(frame.columns, (target, *drop))
+    features = frame.drop(columns=[target, *drop, *unnamed])
     if not features.shape[1] or not len(features):
         raise InputError(
             f"{path} has {len(features)} rows and {features.shape[1]} feature columns."
         )
-    _check_numeric(features)
-    values = features.to_numpy(dtype=np.float64)
-    if separator is not None:
-        return _grouped(values, list(features.columns), separator, _labels(y))
-    X = _tokens(values, n_tokens)
-    token_names, channel_names = split_names(list(features.columns), X.shape[1])
-    return Samples(
-        X,
-        _labels(y),
-        token_names=token_names or [],
-        channel_names=channel_names or [],
-        columns=list(features.columns),
-    )
+    check_numeric(features)
+    values, columns = features.to_numpy(dtype=np.float64), list(features.columns)
+    if separator is None:
+        X = _tokens(values, n_tokens)
+        tokens, channels = split_names(columns, X.shape[1])
+    else:
+        index, tokens, channels = grouping(columns, separator)
+        X, columns = values[:, index], [columns[j] for token in index for j in token]
+    samples = Samples(X, labels(y), token_names=tokens or [], channel_names=channels or [])
+    samples.columns = columns
+    samples.notes += [f"left out {name!r}, a column of row numbers" for name in unnamed]
+    return samples
 
 
-def _frame(path: Path, kind: str) -> Any:
-    import pandas as pd
-
-    try:
-        if kind in PARQUET:
-            return pd.read_parquet(path)
-        return pd.read_csv(path, sep=TABLES[kind])
-    except Exception as error:  # pandas and pyarrow raise a dozen kinds for a file they cannot read
-        raise InputError(f"{path} cannot be read: {error}.") from error
-
-
-def _labels(y: Any) -> NDArray[Any]:
-    values = y.to_numpy()
-    return values if values.dtype.kind in "biuf" else values.astype(str)
-
-
-def _check_numeric(features: Any) -> None:
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    wrong = [
-        c for c in features if not (is_numeric_dtype(features[c]) or is_bool_dtype(features[c]))
-    ]
-    if wrong:
+def choose_task(y: NDArray[Any], asked: str, target: str) -> str:
+    """What `asked` says, or a guess; raises where classes cannot be meant."""
+    task = guess_task(y) if asked == "auto" else asked
+    if task == "regression" or y.ndim != 1 or not len(y):
+        return task
+    values = np.unique(y)
+    if len(values) == 1:
         raise InputError(
-            f"not numeric: {_some(wrong)}; encode such columns as numbers, or leave them out with "
-            "--drop NAME."
+            f"{target!r} has one value only, {values[0]}: there are no classes to tell apart. If "
+            "it is a number to predict, use --task regression."
         )
-    bad = [
-        c
-        for c in features
-        if not np.isfinite(features[c].to_numpy(np.float64, na_value=np.nan)).all()
-    ]
-    if bad:
-        raise InputError(
-            f"NaN (empty) or infinite values in {_some(bad)}; impute them, drop those rows, or "
-            "leave the columns out with --drop NAME."
-        )
-
-
-def _grouped(X: NDArray[Any], columns: list[str], separator: str, y: NDArray[Any]) -> Samples:
-    """Columns ``token<sep>channel`` as tokens, in order of first appearance."""
-    tokens: dict[str, dict[str, int]] = {}
-    for j, column in enumerate(columns):
-        token, found, channel = column.partition(separator)
-        if not found:
+    if y.dtype.kind == "f":
+        broken = values[np.isfinite(values) & (values != np.round(values))]
+        if len(broken):
             raise InputError(
-                f"column {column!r} has no {separator!r} to divide token from channel; leave it "
-                "out with --drop NAME or name another separator."
+                f"{target!r} holds numbers such as {broken[0]:g}, which are no classes; use --task "
+                "regression."
             )
-        tokens.setdefault(token, {})[channel] = j
-    first, channels = next(iter(tokens.items()))
-    for token, found_channels in tokens.items():
-        if found_channels.keys() != channels.keys():
-            raise InputError(
-                f"all tokens need the same channels, but {first!r} has {_some(list(channels))} "
-                f"and {token!r} has {_some(list(found_channels))}."
-            )
-    index = [[token[channel] for channel in channels] for token in tokens.values()]
-    return Samples(
-        X[:, index],
-        y,
-        token_names=list(tokens),
-        channel_names=list(channels),
-        columns=[columns[j] for token in index for j in token],
-    )
-
-
-def _some(names: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    return task
 
 
 def guess_task(y: NDArray[Any]) -> str:

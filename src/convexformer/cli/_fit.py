@@ -46,7 +46,7 @@ def fit(
     if cv is not None and beta is not None:
         raise InputError("--cv chooses beta; give --cv or --beta, not both.")
     check_output(out, force)
-    from ._data import guess_task, read_samples
+    from ._data import choose_task, read_samples
     from ._names import remember_names
     from ._words import describe
 
@@ -55,7 +55,7 @@ def fit(
     )
     if not json:
         tell(samples.notes)
-    kind = guess_task(samples.y) if task is opt.Task.auto else task.value
+    kind = choose_task(samples.y, task.value, target)
     # With n_tokens the model also reads the table it came from, 2-D as that is.
     common = {"n_tokens": samples.X.shape[1]} if samples.X.ndim == 3 else {}
     common |= {"penalty": penalty.value, "tol": tol, "max_time": max_time}

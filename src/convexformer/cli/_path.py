@@ -58,14 +58,14 @@ def path(
     files = [] if out is None else _outputs(out, force)
     from convexformer import attention_path
 
-    from ._data import guess_task, read_samples
+    from ._data import choose_task, read_samples
 
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
     if not json:
         tell(samples.notes)
-    kind = guess_task(samples.y) if task is opt.Task.auto else task.value
+    kind = choose_task(samples.y, task.value, target)
     start = time.perf_counter()
     with live("following the path") as report:
         solved = attention_path(

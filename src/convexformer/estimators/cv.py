@@ -74,7 +74,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(100, 8, 3))
     >>> y = X[:, 2] @ [1.0, -2.0, 0.5] + 0.5 * rng.normal(size=100)
-    >>> model = ConvexAttentionRegressorCV(n_betas=10, selection="one-standard-error").fit(X, y)
+    >>> model = ConvexAttentionRegressorCV(n_betas=20, selection="one-standard-error").fit(X, y)
     >>> model.tokens_
     array([2])
     >>> 0 < model.beta_fraction_ < 1

@@ -46,7 +46,8 @@ class TokenScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Attributes
     ----------
     mean_, scale_ : ndarray of shape (n_channels,) or (n_tokens, n_channels)
-        The latter for ``per="token-channel"`` and for tables. In float64. The scale is 1 where a channel is constant or has no real token.
+        The latter for ``per="token-channel"`` and for tables. In float64. The scale is 1
+        where a channel is constant or has no real token.
     n_tokens_, n_channels_, n_features_in_ : int
         Shape of X at fit; ``n_features_in_ = n_tokens_ * n_channels_``.
     feature_names_in_ : ndarray of str

@@ -1,0 +1,126 @@
+"""Tables: reading them, finding columns, and saying what is wrong with them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._console import InputError
+
+TABLES = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+PARQUET = (".parquet", ".pq")
+INDEX_COLUMN = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name
+OTHER_SEPARATORS = {";": ";", "\t": "tabs", "|": "|", ",": ","}
+
+
+def read_frame(path: Path, kind: str) -> Any:
+    """The table in a file, its columns named by strings."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(path) if kind in PARQUET else pd.read_csv(path, sep=TABLES[kind])
+    except Exception as error:  # pandas and pyarrow raise a dozen kinds for a file they cannot read
+        raise InputError(f"{path} cannot be read: {error}.") from error
+    frame.columns = [str(name) for name in frame.columns]
+    if frame.shape[1] == 1:
+        (header,) = frame.columns
+        for separator, name in OTHER_SEPARATORS.items():
+            if separator in header:
+                raise InputError(
+                    f"{path} has a single column, {header[:60]!r}: is it separated by {name}? "
+                    "Save it with commas, or with tabs as .tsv."
+                )
+    return frame
+
+
+def check_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise where a wanted column is missing, naming those that are like it."""
+    for name in wanted:
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, n=3)
+            hint = f"did you mean {' or '.join(near)}? Its" if near else "its"
+            raise InputError(f"{path} has no column {name!r}; {hint} columns are {some(columns)}.")
+
+
+def index_columns(columns: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """Columns without a name that nobody asked for: row numbers, as pandas writes them."""
+    return [name for name in columns if INDEX_COLUMN.fullmatch(name) and name not in asked]
+
+
+def labels(y: Any) -> NDArray[Any]:
+    """A column as numbers or strings."""
+    values = y.to_numpy()
+    return values if values.dtype.kind in "biuf" else values.astype(str)
+
+
+def check_numeric(features: Any) -> None:
+    """Raise where a column holds anything but finite numbers."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    wrong = [
+        c for c in features if not (is_numeric_dtype(features[c]) or is_bool_dtype(features[c]))
+    ]
+    if wrong:
+        raise InputError(
+            f"not numeric: {some(wrong)} ({_first_text(features[wrong[0]])}); encode such columns "
+            "as numbers, or leave them out with --drop NAME."
+        )
+    bad = [
+        c
+        for c in features
+        if not np.isfinite(features[c].to_numpy(np.float64, na_value=np.nan)).all()
+    ]
+    if bad:
+        raise InputError(
+            f"NaN (empty) or infinite values in {some(bad)}; impute them, drop those rows, or "
+            "leave the columns out with --drop NAME."
+        )
+
+
+def _first_text(column: Any) -> str:
+    """Where a column first is no number."""
+    import pandas as pd
+
+    text = pd.to_numeric(column, errors="coerce").isna() & column.notna()
+    if not text.any():
+        return f"of type {column.dtype}"
+    row = int(np.argmax(text.to_numpy()))
+    return f"{column.iloc[row]!r} in row {row + 1}"
+
+
+def grouping(
+    columns: Sequence[str], separator: str
+) -> tuple[list[list[int]], list[str], list[str]]:
+    """Columns ``token<sep>channel`` by token and channel, in order of first appearance."""
+    tokens: dict[str, dict[str, int]] = {}
+    for j, column in enumerate(columns):
+        token, found, channel = column.partition(separator)
+        if not found:
+            raise InputError(
+                f"column {column!r} has no {separator!r} to divide token from channel; leave it "
+                "out with --drop NAME or name another separator."
+            )
+        tokens.setdefault(token, {})[channel] = j
+    first, channels = next(iter(tokens.items()))
+    for token, found_channels in tokens.items():
+        if found_channels.keys() != channels.keys():
+            raise InputError(
+                f"all tokens need the same channels, but {first!r} has {some(list(channels))} "
+                f"and {token!r} has {some(list(found_channels))}."
+            )
+    index = [[token[channel] for channel in channels] for token in tokens.values()]
+    return index, list(tokens), list(channels)
+
+
+def some(names: Sequence[str], most: int = 12) -> str:
+    """All names, or the first and the last of many: targets often stand last."""
+    if len(names) <= most:
+        return ", ".join(names)
+    shown = [*names[: most - 3], "...", *names[-3:]]
+    return f"{', '.join(shown)} ({len(names)} in all)"
