@@ -6,6 +6,7 @@ from .path import AttentionPath, attention_path, beta_max
 from .persistence import load_model
 from .pooled import PooledTokens
 from .scaler import TokenScaler
+from .sequence import AttentionMaps, ConvexSequenceRegressor
 from .transformer import (
     ConvexTransformerClassifier,
     ConvexTransformerClassifierCV,
@@ -14,11 +15,13 @@ from .transformer import (
 )
 
 __all__ = [
+    "AttentionMaps",
     "AttentionPath",
     "ConvexAttentionClassifier",
     "ConvexAttentionClassifierCV",
     "ConvexAttentionRegressor",
     "ConvexAttentionRegressorCV",
+    "ConvexSequenceRegressor",
     "ConvexTransformerClassifier",
     "ConvexTransformerClassifierCV",
     "ConvexTransformerRegressor",
