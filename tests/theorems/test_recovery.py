@@ -95,9 +95,9 @@ def test_heads_never_exceed_the_bounds_of_the_theorems():
         assert len(network.theta) <= (5 if penalty == "token" else 5 * 3)
 
 
-def test_the_model_without_tokens_is_a_network_without_heads():
-    raw = small("squared", c=2)
-    Z, network = check(raw, fraction=1.01)
+@pytest.mark.parametrize("penalty", NAMES)
+def test_the_model_without_tokens_is_a_network_without_heads(penalty):
+    Z, network = check(small("squared", penalty, c=2), fraction=1.01)
     assert not np.any(Z) and len(network.theta) == 0
 
 
