@@ -5,12 +5,13 @@ import pytest
 import torch
 from tests.generated import small
 from tests.raw import LOSSES
-from tests.theorems.sequences import level, sequence_oracle
 
 from convexformer.nn import GatedFCN, SimplexAttention, to_network, to_sequence_network
 from convexformer.problem import PENALTIES, GatedDesign, Gates, Problem, TokenDesign
 from convexformer.problem.heads import decay, head_count, recover_heads
+from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import solve
+from convexformer.solvers.sequence import solve_sequence
 
 NAMES = tuple(PENALTIES)
 
@@ -104,25 +105,30 @@ def test_the_model_without_tokens_is_a_network_without_heads(penalty):
 # Matrix targets -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("attention", ["stochastic", "substochastic"])
-def test_matrix_targets(attention):
+def test_matrix_targets(attention, intercept):
     rng = np.random.default_rng(0)
-    X, beta = rng.normal(size=(8, 4, 2)), 2.0
+    X, mask, weight = rng.normal(size=(12, 4, 2)), rng.random((12, 4)) < 0.8, rng.random(12)
     W = rng.dirichlet(np.ones(4), size=4)
-    Y = W @ X @ rng.normal(size=(2, 3)) + 0.1 * rng.normal(size=(8, 4, 3))
-    A, B = sequence_oracle(X, Y, beta, attention)
-    if attention == "stochastic":
-        A, B = level(A), level(B)
-    F = np.einsum("jlrk,ikj->irl", A - B, X)
-    penalty = A.sum(axis=3).max(axis=2).sum() + B.sum(axis=3).max(axis=2).sum()
-    P = 0.5 * np.sum((F - Y) ** 2) + beta * penalty
+    Y = W @ X @ rng.normal(size=(2, 3)) + 0.1 * rng.normal(size=(12, 4, 3)) + 1.0
+    X[~mask], Y[~mask] = np.nan, np.nan
+    problem = SequenceProblem(X, Y, attention, weight, mask, intercept)
+    beta = 0.1 * problem.beta_max
+    solution = solve_sequence(problem, beta, tol=1e-9)
+    assert solution.certificate.relative_gap <= 1e-9
+    Z, b = solution.Z, solution.intercept
+    parts = problem.parts(Z)
 
-    network = to_sequence_network(A, B, attention=attention)
-    assert network.objective(torch.tensor(X), torch.tensor(Y), "squared", beta).item() == (
-        pytest.approx(P, rel=1e-10)
-    )
-    np.testing.assert_allclose(network(torch.tensor(X)).detach().numpy(), F, rtol=0, atol=1e-8)
-    assert len(network.theta) <= 2 * 2 * 3
+    network = to_sequence_network(parts.A, parts.B, b if intercept else None, attention)
+    tensors = [torch.tensor(array) for array in (X, Y, mask, weight)]
+    P = network.objective(
+        *tensors[:2], "squared", beta, mask=tensors[2], sample_weight=tensors[3]
+    ).item()
+    assert pytest.approx(solution.certificate.primal, rel=1e-10) == P
+    F = network(tensors[0], tensors[2]).detach().numpy()
+    np.testing.assert_allclose(F, problem.predict(Z, b), rtol=0, atol=1e-8)
+    assert len(network.theta) <= 2 * 2 * 3  # two heads per channel and output
     sums = network.attention().sum(2)
     assert torch.all(sums <= 1 + 1e-12) and torch.all(network.attention() >= 0)
     assert (attention == "stochastic") == bool(torch.all(sums >= 1 - 1e-12))
