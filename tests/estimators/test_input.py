@@ -246,7 +246,7 @@ def test_other_shape_at_predict(X, y):
             model.predict(other)
     with pytest.raises(ValueError, match="fitted on 4 tokens of 3 channels"):
         model.predict(X.reshape(40, 12))  # a column is no token of this model
-    with pytest.raises(ValueError, match="expecting 12 features"):
+    with pytest.raises(ValueError, match="Reshape it to"):
         model.predict(X.reshape(40, 12)[:, :6])
 
 
@@ -367,3 +367,21 @@ def test_bad_parameters(X, y, params, words):
 def test_bad_cv_parameters(X, y, params, words):
     with pytest.raises(ValueError, match=words):
         ConvexAttentionClassifierCV(**params).fit(X, y > 0)
+
+
+def test_flattened_input_of_a_3d_model_is_named():
+    X = np.random.default_rng(0).normal(size=(20, 4, 3))
+    model = ConvexAttentionRegressor().fit(X, X[:, 0, 0])
+    with pytest.raises(ValueError, match=r"Reshape it to \(N, 4, 3\), or fit with n_tokens=4"):
+        model.predict(X.reshape(20, 12))
+    with pytest.raises(ValueError, match=r"looks like one sample.*use X\[:1\]"):
+        model.predict(X[0])
+    with pytest.raises(ValueError, match=r"for one sample use X\[:1\]"):
+        model.predict(X[0, 0])
+    again = ConvexAttentionRegressor(n_tokens=4).fit(X, X[:, 0, 0])
+    np.testing.assert_array_equal(again.predict(X.reshape(20, 12)), model.predict(X))
+
+
+def test_one_class_is_named_without_numpy():
+    with pytest.raises(ValueError, match=r"only one class, 2\.0:"):
+        ConvexAttentionClassifier().fit(np.eye(3), np.full(3, 2.0))

@@ -151,8 +151,9 @@ class Classification(ClassifierMixin):
             assert_all_finite(y, input_name="y")
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
+            (only,) = self.classes_.tolist()
             raise ValueError(
-                f"y has only one class, {self.classes_[0]!r}: a classifier needs samples of at "
+                f"y has only one class, {only!r}: a classifier needs samples of at "
                 "least two classes. Add samples of another class."
             )
         self._targets = "binary" if len(self.classes_) == 2 else "multiclass"

@@ -80,9 +80,11 @@ def check_tokens(
     if rank not in (2, 3):
         raise ValueError(
             "X must be 3-D (samples, tokens, channels) or 2-D (samples, columns), got shape "
-            f"{tuple(X.shape)}. Reshape your data: X.reshape(1, -1) for one sample, "
+            f"{tuple(X.shape)}. Reshape your data: for one sample use X[:1], or X.reshape(1, -1); "
             "X.reshape(-1, 1) for one column."
         )
+    if rank == 2 and not reset:
+        _check_not_flattened(estimator, tuple(X.shape))
     options: dict[str, Any] = {"dtype": (np.float64, np.float32), "ensure_all_finite": False}
     with numbers_only("X", "Encode letters and categories first, for example one-hot."):
         if rank == 2:
@@ -111,6 +113,20 @@ def check_tokens(
     mask = check_mask(mask, X.shape[:2])
     check_finite(X, mask)
     return X, mask
+
+
+def _check_not_flattened(estimator: Any, shape: tuple[int, int]) -> None:
+    """Raise where a model of tokens with channels, which no n_tokens cuts, gets 2-D input."""
+    n, d = estimator.n_tokens_, estimator.n_channels_
+    if estimator.n_tokens is not None or d == 1:
+        return
+    fitted = f"this {type(estimator).__name__} was fitted on {n} tokens of {d} channels"
+    if shape == (n, d):
+        raise ValueError(f"X of shape {shape} looks like one sample, and {fitted}: use X[:1].")
+    raise ValueError(
+        f"X is 2-D, of shape {shape}, but {fitted}. Reshape it to (N, {n}, {d}), or fit with "
+        f"n_tokens={n} to pass tables."
+    )
 
 
 def _cut(X: Tokens, n_tokens: int | None) -> Tokens:
@@ -176,7 +192,7 @@ def check_finite(X: Tokens, mask: Mask | None) -> None:
         if np.any(bad):
             i, k, j = np.argwhere(bad)[0]
             raise ValueError(
-                f"Input X contains NaN or infinity (inf): {block[i, k, j]} at sample "
+                f"Input X contains NaN or infinity: {block[i, k, j]} at sample "
                 f"{rows.start + i}, token {k}, channel {j}. Remove or impute such values; if they "
                 "are padding, pass mask (samples, tokens), False there."
             )
