@@ -138,6 +138,15 @@ def test_path_for_people(run, npz):
     assert "Tokens enter in the order body tail" in out and "40 certified models" in out
 
 
+def test_a_path_out_of_time_says_how_many_did_not_converge(run, npz):
+    words = ("path", npz, "--target", "kind", "--max-time", "1e-9", "--tol", "1e-12")
+    shown = " ".join(run(*words).stdout.split())
+    result = json.loads(run(*words, "--json").stdout)
+    failed = sum(not model["converged"] for model in result["models"])
+    assert failed > 0 and f"The other {failed} did not converge" in shown
+    assert "certified models" not in shown
+
+
 def test_constant_targets_need_no_token(run, run_json, arrays, tmp_path):
     np.savez(tmp_path / "c.npz", X=arrays["X"], y=np.full(80, 2.5))
     fit = ("fit", tmp_path / "c.npz", "--target", "y", "--task", "regression", "--force")

@@ -82,8 +82,8 @@ def path(
             verbose=report,
         )
     names = samples.token_names or [str(k) for k in range(solved.token_norms.shape[1])]
-    result = _result(solved, names, kind, time.perf_counter() - start)
-    result |= {"notes": samples.notes, "files": files}
+    result = _result(solved, names, kind, tol)
+    result |= {"seconds": time.perf_counter() - start, "notes": samples.notes, "files": files}
     _write(files, solved, names, result)
     if json:
         emit(result)
@@ -101,7 +101,7 @@ def _outputs(given: Path, force: bool) -> list[Path]:
     return [check_output(given, force)]
 
 
-def _result(solved: AttentionPath, names: list[str], kind: str, seconds: float) -> dict[str, Any]:
+def _result(solved: AttentionPath, names: list[str], kind: str, tol: float) -> dict[str, Any]:
     import numpy as np
 
     used = solved.token_norms > 0  # (B, n)
@@ -119,6 +119,7 @@ def _result(solved: AttentionPath, names: list[str], kind: str, seconds: float) 
                 "beta": beta,
                 "n_tokens_used": count,
                 "relative_gap": certificate.relative_gap,
+                "converged": certificate.relative_gap <= tol,
                 "objective": certificate.primal,
                 "token_norms": norms,
             }
@@ -130,7 +131,6 @@ def _result(solved: AttentionPath, names: list[str], kind: str, seconds: float) 
                 strict=True,
             )
         ],
-        "seconds": seconds,
     }
 
 
@@ -184,12 +184,25 @@ def _show(result: dict[str, Any], most: int = 12) -> None:
     more = f" and {len(order) - most} more" if len(order) > most else ""
     lead = "\nTokens enter in the order " if order else "\nNo token enters."
     console.print(Text.assemble(lead, (" ".join(order[:most]), "bold"), more))
-    console.print(
-        Text.assemble(
-            (f"{len(models)} certified models", "bold green"),
-            f" in {result['seconds']:.2f} s: relative duality gap at most "
-            f"{result['relative_gap']:.1e}.",
-        )
-    )
+    console.print(_verdict(result))
     for file in result["files"]:
         console.print(Text(f"Wrote {file}", "dim"))
+
+
+def _verdict(result: dict[str, Any]) -> Text:
+    """How many models are optimal to the tolerance, and how far the worst may be from it."""
+    models = result["models"]
+    reached = [model for model in models if model["converged"]]
+    spent = f" in {result['seconds']:.2f} s: relative duality gap at most "
+    if len(reached) == len(models):
+        head, style = f"{len(models)} certified models", "bold green"
+        return Text.assemble((head, style), f"{spent}{result['relative_gap']:.1e}.")
+    head, style = f"{len(reached)} of {len(models)} models reached the tolerance", "bold yellow"
+    return Text.assemble(
+        (head, style),
+        f"{spent}{max((m['relative_gap'] for m in reached), default=float('nan')):.1e}"
+        if reached
+        else f" in {result['seconds']:.2f} s",
+        f". The other {len(models) - len(reached)} did not converge: their gaps go up to "
+        f"{result['relative_gap']:.1e}; allow more with --max-time, or ask for less with --tol.",
+    )
