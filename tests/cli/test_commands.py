@@ -167,6 +167,19 @@ def test_explain_remembers_names(run_json, model):
     assert largest["channel"] == "x" and largest["coefficient"] > 0
 
 
+def test_explain_a_gated_model(run, run_json, arrays, tmp_path):
+    model = cf.ConvexTransformerClassifier(0.2, n_gates=5, random_state=0, tol=1e-3)
+    model.fit(arrays["X"], arrays["kind"]).save(tmp_path / "g.safetensors")
+    result = run_json("explain", tmp_path / "g.safetensors", "--figure", tmp_path / "g.png")
+    assert set(result["gates"]) == set(np.flatnonzero(model.gate_norms_).tolist())
+    assert result["token_norms"]["1"] == pytest.approx(model.token_norms_[1])
+    term = result["reads"]["1"][0]
+    channel = int(term["channel"])
+    assert term["coefficient"] == model.coef_[0, term["gate"], 1, channel]
+    assert (tmp_path / "g.png").stat().st_size > 0
+    assert "of 6 gates are used" in run("explain", tmp_path / "g.safetensors").stdout
+
+
 def test_explain_with_other_names_and_a_figure(run, model, tmp_path):
     figure = tmp_path / "map.png"
     out = run("explain", model, "--tokens", "A,B,C", "--channels", "p,q", "--figure", figure).stdout

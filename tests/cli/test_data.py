@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from convexformer._names import split_names
 from convexformer.cli._console import InputError
 from convexformer.cli._data import choose_task, guess_task, read_samples
-from convexformer.cli._names import split_names
 
 TOKENS = ["head", "body", "tail"]
 CHANNELS = ["x", "y"]

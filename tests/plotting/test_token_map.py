@@ -1,10 +1,18 @@
 """TokenMapDisplay: the right numbers in the right places, under the right names."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from sklearn.pipeline import make_pipeline
 
-from convexformer import ConvexAttentionClassifier, ConvexAttentionRegressor, TokenMapDisplay
+from convexformer import (
+    ConvexAttentionClassifier,
+    ConvexAttentionRegressor,
+    ConvexTransformerClassifier,
+    TokenMapDisplay,
+    TokenScaler,
+)
 
 TOKENS = ["P1", "P2", "P3", "P4", "P5"]
 CHANNELS = ["a", "b", "c"]
@@ -132,3 +140,44 @@ def test_bad_input_is_named(binary):
         TokenMapDisplay.from_estimator(binary, kind="pie")
     with pytest.raises(ValueError, match=r"\(c, n, d\)"):
         TokenMapDisplay(np.zeros((3, 2)))
+
+
+def test_tables_name_tokens_and_pipelines_are_unwrapped():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a.x", "a.y", "b.x", "b.y"])
+    model = ConvexAttentionRegressor(n_tokens=2).fit(table, table["b.x"])
+    display = TokenMapDisplay.from_estimator(model)
+    assert display.token_names == ["a", "b"] and display.channel_names == ["x", "y"]
+    assert (display.ax_.get_xlabel(), display.ax_.get_ylabel()) == ("tokens", "channels")
+    pipeline = make_pipeline(TokenScaler(), ConvexAttentionRegressor()).fit(table, table["b.x"])
+    assert TokenMapDisplay.from_estimator(pipeline).tokens_used == ["2"]
+    assert TokenMapDisplay.from_estimator(model, tokens=["p", "q"]).token_names == ["p", "q"]
+
+
+def test_outputs_of_a_classifier_are_called_classes(several):
+    assert TokenMapDisplay.from_estimator(several).ax_.get_ylabel() == "classes"
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_gated_models_show_gates_by_strength(n_classes):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3, 2))
+    y = np.digitize(np.abs(X[:, 1, 0]), [0.7, 1.4][: n_classes - 1])
+    model = ConvexTransformerClassifier(0.2, n_gates=6, random_state=0, tol=1e-3).fit(X, y)
+    display = TokenMapDisplay.from_estimator(model)
+    heights = [bar.get_height() for bar in display.bars_]
+    np.testing.assert_allclose(heights, np.atleast_2d(model.token_norms_).sum(axis=0))
+    norms = model.gate_norms_[display.gates_used]
+    assert np.all(norms > 0) and np.all(np.diff(norms) <= 0)
+    assert len(norms) == np.count_nonzero(model.gate_norms_)
+    cells = np.asarray(display.image_.get_array()).reshape(len(norms), 3)
+    np.testing.assert_allclose(cells.sum(axis=1), norms)
+    assert display.ax_.get_ylabel() == "gates"
+    with pytest.raises(ValueError, match="without gates"):
+        display.plot(kind="channels")
+    assert TokenMapDisplay.from_estimator(model, kind="bars").image_ is None
+
+
+def test_gates_need_a_gated_model(binary):
+    with pytest.raises(ValueError, match="needs a gated model"):
+        TokenMapDisplay.from_estimator(binary, kind="gates")

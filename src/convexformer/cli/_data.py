@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._names import split_names
 from ._console import InputError
-from ._names import split_names
 from ._tables import (
     PARQUET,
     TABLES,

@@ -38,11 +38,11 @@ def explain(
         raise InputError(f"there is no file {model}.")
     from convexformer import load_model
 
-    from ._names import recall_names
+    from .._names import model_names
     from ._words import certificate_words, describe
 
     fitted = load_model(model)
-    known_tokens, known_channels = recall_names(fitted)
+    known_tokens, known_channels = model_names(fitted, fitted.n_tokens_)
     token_names = _names(tokens, fitted.n_tokens_, "--tokens") or known_tokens
     channel_names = _names(channels, fitted.n_channels_, "--channels") or known_channels
     result = {"model": model} | describe(fitted, token_names)
@@ -55,6 +55,8 @@ def explain(
         return
     console = out()
     used = f"{result['n_tokens_used']} of {fitted.n_tokens_} tokens"
+    if "gates" in result:
+        used += f" and {len(result['gates'])} of {result['n_gates']} gates"
     console.print(Text.assemble((type(fitted).__name__, "bold"), f": {used} are used\n"))
     if result["tokens"]:
         console.print(_table(result))
@@ -83,19 +85,22 @@ def _reads(
     """For every token in use, its three largest coefficients."""
     import numpy as np
 
-    c, n, d = model.coef_.shape
+    gated = model.coef_.ndim == 4
+    coef = model.coef_ if gated else model.coef_[:, None]  # (c, h, n, d)
+    c, _, n, d = coef.shape
     tokens = tokens or [str(k) for k in range(n)]
     channels = channels or [str(j) for j in range(d)]
     outputs = [str(label) for label in getattr(model, "classes_", range(c))][-c:]
     reads = {}
     for token in result["tokens"]:
-        Z = model.coef_[:, tokens.index(token)]  # (c, d)
+        Z = coef[:, :, tokens.index(token)]  # (c, h, d)
         largest = np.argsort(-np.abs(Z), axis=None, kind="stable")[:3]
         pairs = [np.unravel_index(i, Z.shape) for i in largest]
         reads[token] = [
-            {"output": outputs[i], "channel": channels[j], "coefficient": float(Z[i, j])}
-            for i, j in pairs
-            if Z[i, j] != 0
+            {"output": outputs[i], "channel": channels[j], "coefficient": float(Z[i, g, j])}
+            | ({"gate": int(g)} if gated else {})
+            for i, g, j in pairs
+            if Z[i, g, j] != 0
         ]
     return reads
 
@@ -117,6 +122,8 @@ def _table(result: dict[str, Any], most: int = 20) -> Table:
 
 def _term(term: dict[str, Any], several: bool) -> Text:
     where = f"{term['output']}/{term['channel']}" if several else term["channel"]
+    if term.get("gate"):  # gate 0 is always open
+        where += f" (gate {term['gate']})"
     colour = "red" if term["coefficient"] > 0 else "blue"
     return Text.assemble(f"{where} ", (f"{term['coefficient']:+#.2g}", colour))
 

@@ -47,9 +47,11 @@ def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def total_norms(model: Any) -> NDArray[np.float64]:
-    """Norm of every token over outputs and channels, ``(n,)``."""
+    """Norm of every token over outputs and channels, ``(n,)``; behind gates, their sum."""
     import numpy as np
 
+    if model.coef_.ndim == 4:
+        return np.linalg.norm(model.coef_, axis=3).sum(axis=(0, 1))
     return np.linalg.norm(model.coef_, axis=(0, 2))
 
 
@@ -79,6 +81,9 @@ def describe(model: Any, tokens: Sequence[str] | None) -> dict[str, Any]:
         "certificate": certificate.to_dict(),
         "beta": certificate.beta / certificate.beta_max if certificate.beta_max > 0 else None,
     }
+    if model.coef_.ndim == 4:
+        described["n_gates"] = model.coef_.shape[1]
+        described["gates"] = ranked(model.gate_norms_)
     if hasattr(model, "classes_"):
         described["classes"] = model.classes_
     return described

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from mpl_toolkits.axes_grid1 import make_axes_locatable
 from numpy.typing import ArrayLike, NDArray
 
+from .._names import model_names
 from ._style import (
     ACCENT,
     FAINT,
@@ -30,9 +31,10 @@ from ._style import (
 )
 
 Array = NDArray[np.float64]
-Kind = Literal["auto", "bars", "channels", "outputs"]
+Kind = Literal["auto", "bars", "channels", "outputs", "gates"]
 
-KINDS = ("auto", "bars", "channels", "outputs")
+KINDS = ("auto", "bars", "channels", "outputs", "gates")
+MANY_GATES = 40  # of those in use, the strongest are drawn
 MANY_CHANNELS = 64  # beyond this, rows of a heat map can no longer be told apart
 MANY_TOKENS = 24  # beyond this, names are turned and values no longer printed
 BARS_INCHES = 0.9
@@ -44,11 +46,14 @@ class TokenMapDisplay:
 
     The height of a bar is the token's norm over all outputs and channels,
     :math:`\|Z_k\|_F = (\sum_l \sum_j Z_{kjl}^2)^{1/2}`; a token without a bar is not used at all.
+    For gated models it is the sum over gates and outputs that the penalty charges,
+    :math:`\sum_j \sum_l \|Z_{jk}[:, l]\|_2`, and the map shows them by gate, strongest first.
 
     Parameters
     ----------
-    coef : array-like of shape (c, n, d)
-        Coefficients by output, token and channel.
+    coef : array-like of shape (c, n, d) or (c, h, n, d)
+        Coefficients by output, token and channel; of gated models by output, gate, token and
+        channel.
     token_names, channel_names, output_names : sequence of str, optional
         Names along the three axes; numbered from 0 if omitted.
     certificate : Certificate, optional
@@ -62,6 +67,8 @@ class TokenMapDisplay:
         Norm of each token over outputs and channels: the bars.
     output_norms : ndarray of shape (c, n)
         Norm of each token in each output.
+    gate_norms : ndarray of shape (h, n) or None
+        Norm of each token behind each gate, summed over outputs.
     ax_, figure_ : Axes, Figure
         Where the map is drawn.
     bars_ax_ : Axes
@@ -93,15 +100,23 @@ class TokenMapDisplay:
         unit: str = "coefficient",
     ) -> None:
         self.coef: Array = np.asarray(coef, dtype=np.float64)
-        if self.coef.ndim != 3:
-            raise ValueError(f"coef must have shape (c, n, d), got shape {self.coef.shape}.")
-        c, n, d = self.coef.shape
+        if self.coef.ndim not in (3, 4):
+            raise ValueError(
+                "coef must have shape (c, n, d), or (c, gates, n, d) for gated models; got shape "
+                f"{self.coef.shape}."
+            )
+        self.gated = self.coef.ndim == 4
+        c, n, d = self.coef.shape[0], *self.coef.shape[-2:]
         self.token_names = names_for(token_names, n, "", "tokens")
         self.channel_names = names_for(channel_names, d, "", "channels")
         self.output_names = names_for(output_names, c, "", "outputs")
         self.certificate, self.unit = certificate, unit
-        self.output_norms: Array = np.linalg.norm(self.coef, axis=2)
-        self.token_norms: Array = np.linalg.norm(self.output_norms, axis=0)
+        norms = np.linalg.norm(self.coef, axis=-1)
+        self.output_norms: Array = norms.sum(axis=1) if self.gated else norms
+        self.gate_norms: Array | None = norms.sum(axis=0) if self.gated else None
+        self.token_norms: Array = (
+            self.output_norms.sum(axis=0) if self.gated else np.linalg.norm(norms, axis=0)
+        )
 
     @classmethod
     def from_estimator(
@@ -122,18 +137,26 @@ class TokenMapDisplay:
         Parameters
         ----------
         estimator : fitted estimator
-            Anything with ``coef_ (c, n, d)``; ``certificate_`` and ``classes_`` are used if there.
+            Anything with ``coef_`` of shape (c, n, d) or (c, gates, n, d); ``certificate_`` and
+            ``classes_`` are used if there. Of a pipeline, the last step.
         tokens, channels, outputs : sequence of str, optional
-            Names of tokens, channels and outputs. A binary classifier has one output, the log-odds
+            Names of tokens, channels and outputs; by default those of the table that the estimator
+            was fitted on. A binary classifier has one output, the log-odds
             of its second class: give the names of both classes.
         output : int, optional
             Draw this output alone.
         ax, kind, channel_groups, title
             See :meth:`plot`.
         """
+        if hasattr(estimator, "steps"):
+            estimator = estimator.steps[-1][1]
         if not hasattr(estimator, "coef_"):
             raise ValueError(f"{type(estimator).__name__} is not fitted yet; call fit first.")
         coef = np.asarray(estimator.coef_)
+        if coef.ndim > 2:
+            known_tokens, known_channels = model_names(estimator, coef.shape[-2])
+            tokens = known_tokens if tokens is None else tokens
+            channels = known_channels if channels is None else channels
         classes = getattr(estimator, "classes_", None)
         names = list(outputs) if outputs is not None else _default_outputs(classes, len(coef))
         unit = "coefficient"
@@ -161,6 +184,14 @@ class TokenMapDisplay:
         order = np.argsort(-self.token_norms, kind="stable")
         return [self.token_names[k] for k in order if self.token_norms[k] > 0]
 
+    @property
+    def gates_used(self) -> list[int]:
+        """Gates with a nonzero norm, strongest first; none where the model has no gates."""
+        if self.gate_norms is None:
+            return []
+        norms = self.gate_norms.sum(axis=1)
+        return [int(j) for j in np.argsort(-norms, kind="stable") if norms[j] > 0]
+
     @styled
     def plot(
         self,
@@ -176,9 +207,10 @@ class TokenMapDisplay:
         ----------
         ax : Axes, optional
             Where the map goes (the bars sit on top of it); a new figure if omitted.
-        kind : {"auto", "bars", "channels", "outputs"}
+        kind : {"auto", "bars", "channels", "outputs", "gates"}
             "channels": heat map channels x tokens, for one output. "outputs": heat map of norms,
-            outputs x tokens. "bars": norms alone. "auto" chooses by shape.
+            outputs x tokens. "gates": heat map of norms, gates x tokens, only gates in use,
+            strongest first. "bars": norms alone. "auto" chooses by shape.
         channel_groups : mapping of str to sequence of str, optional
             Channels to put together, in this order, under the name of their group.
         title : str, optional
@@ -191,7 +223,13 @@ class TokenMapDisplay:
         """
         kind = self._kind(kind)
         order, groups = self._arranged(channel_groups)
-        rows = {"channels": len(order), "outputs": len(self.coef), "bars": 0}[kind]
+        gates = self.gates_used[:MANY_GATES]
+        rows = {
+            "channels": len(order),
+            "outputs": len(self.coef),
+            "gates": max(1, len(gates)),
+            "bars": 0,
+        }[kind]
         self.ax_: Axes = new_axes(*self._size(rows)) if ax is None else ax
         self.figure_: Figure = root(self.ax_)
         self.image_: QuadMesh | None = None
@@ -200,8 +238,15 @@ class TokenMapDisplay:
         if kind == "channels":
             self._heat(self.coef[0].T[order], [self.channel_names[j] for j in order], signed=True)
             self._bracket(groups)
+            if not groups:
+                self.ax_.set_ylabel("channels")
         elif kind == "outputs":
             self._heat(self.output_norms, self.output_names, signed=False)
+            self.ax_.set_ylabel("outputs" if self.unit == "coefficient" else "classes")
+        elif kind == "gates" and self.gate_norms is not None:
+            shown = gates or [0]
+            self._heat(self.gate_norms[shown], [str(j) for j in shown], signed=False)
+            self.ax_.set_ylabel("gates")
         if kind != "bars":
             self.bars_ax_ = self._divider.append_axes("top", BARS_INCHES, pad=0.06, sharex=self.ax_)
         self._bars()
@@ -209,19 +254,25 @@ class TokenMapDisplay:
         self.bars_ax_.set_title(self._message() if title is None else title)
         if self.certificate is not None:
             turned = len(self.token_names) > MANY_TOKENS
-            footnote(self.ax_, certificate_line(self.certificate), drop=42 if turned else 30)
+            footnote(self.ax_, certificate_line(self.certificate), drop=56 if turned else 44)
         if ax is None:
             fit_page(self.ax_)
         return self
 
     def _kind(self, kind: Kind) -> Kind:
-        c, _, d = self.coef.shape
+        c, d = self.coef.shape[0], self.coef.shape[-1]
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}.")
+        if self.gated and kind == "channels":
+            raise ValueError("kind='channels' needs a model without gates; use 'gates' or 'bars'.")
+        if not self.gated and kind == "gates":
+            raise ValueError("kind='gates' needs a gated model; this one has no gates.")
         if kind == "channels" and c > 1:
             raise ValueError(f"kind='channels' shows one output and there are {c}; give output=.")
         if kind != "auto":
             return kind
+        if self.gated:
+            return "gates"
         if c > 1:
             return "outputs"
         return "channels" if 1 < d <= MANY_CHANNELS else "bars"
@@ -319,6 +370,7 @@ class TokenMapDisplay:
             fontsize=7.5 if turned else 9.5,
         )
         self.ax_.tick_params(axis="x", length=0, labelbottom=True)
+        self.ax_.set_xlabel("tokens")
         for k, label in zip(shown, self.ax_.get_xticklabels(), strict=True):
             used = self.token_norms[k] > 0
             label.set_color(INK if used else "#a5abb6")
