@@ -254,7 +254,9 @@ class TokenMapDisplay:
         self.bars_ax_.set_title(self._message() if title is None else title)
         if self.certificate is not None:
             turned = len(self.token_names) > MANY_TOKENS
-            footnote(self.ax_, certificate_line(self.certificate), drop=56 if turned else 44)
+            longest = max(map(len, self.token_names))
+            drop = 32 + 4.8 * longest if turned else 40  # turned names hang down
+            footnote(self.ax_, certificate_line(self.certificate), drop=drop)
         if ax is None:
             fit_page(self.ax_)
         return self
