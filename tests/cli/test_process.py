@@ -22,7 +22,8 @@ def test_stdout_is_one_json_object_and_nothing_else(npz, tmp_path):
 
 def test_errors_go_to_stderr_with_exit_code_2(tmp_path):
     result = call("explain", "none.st", "--json", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (2, "")
+    assert result.returncode == 2
+    assert json.loads(result.stdout) == {"error": "there is no file none.st."}
     assert result.stderr == "error: there is no file none.st.\n"
 
 
@@ -39,3 +40,9 @@ def test_the_command_line_loads_nothing_heavy():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "[]\n"
+
+
+def test_the_package_runs_as_a_module():
+    words = [sys.executable, "-m", "convexformer", "--version"]
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert out.startswith("convexformer ")

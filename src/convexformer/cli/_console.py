@@ -57,6 +57,8 @@ def friendly(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except (InputError, ValueError, OSError) as error:
+            if kwargs.get("json"):
+                emit({"error": " ".join(str(error).split())})
             fail(error)
         except KeyboardInterrupt:
             err().print("stopped; nothing was written", style=STYLES["warn"])
