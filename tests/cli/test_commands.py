@@ -111,6 +111,30 @@ def test_arrays_used_for_their_names_are_told(run, run_json, arrays, tmp_path, c
     assert "sample_weight" in run(command, "--help").stdout
 
 
+def test_scales_that_differ_are_told_and_mended(run, run_json, arrays, table, tmp_path):
+    wide = table.drop(columns="kind")
+    wide[["tail.x", "tail.y"]] *= 1e4
+    wide.to_csv(tmp_path / "w.csv", index=False)
+    out = tmp_path / "m.safetensors"
+    words = ("--target", "y", "--group-by-prefix", ".", "--force", "--out")
+    told = run("fit", tmp_path / "w.csv", *words, out).stderr
+    assert "note: token scales differ" in told and "use --scale" in told
+    result = run_json("fit", tmp_path / "w.csv", *words, out, "--scale")
+    assert result["notes"] == [] and result["converged"]
+    # The same optimum as that of data divided by their scales.
+    scales = np.sqrt(np.var(arrays["X"], axis=0).mean(axis=1))
+    divided = cf.ConvexAttentionRegressor(0.1).fit(arrays["X"] / scales[:, None], arrays["y"])
+    norms = dict(zip(["head", "body", "tail"], divided.token_norms_, strict=True))
+    assert result["tokens"] == sorted(result["tokens"], key=norms.get, reverse=True)
+    for token, norm in result["token_norms"].items():
+        assert norm == pytest.approx(norms[token], rel=1e-3)
+    features = wide.drop(columns="y")
+    expected = divided.predict(arrays["X"] / scales[:, None])
+    np.testing.assert_allclose(cf.load_model(out).predict(features), expected, rtol=1e-2, atol=1e-2)
+    path = run_json("path", tmp_path / "w.csv", *words, tmp_path / "p.csv", "--scale")
+    assert path["entry_order"][:2] == ["body", "tail"]
+
+
 # path -----------------------------------------------------------------------------------------
 
 
@@ -220,7 +244,7 @@ def snapshot(folder):
         ("fit nan.npz --target y --out m.st", "X contains NaN or infinity"),
         ("fit short.npz --target y --out m.st", "inconsistent lengths"),
         ("fit flat.npz --target y --out m.st", "X must be 3-D"),
-        ("fit one.npz --target y --out m.st --task classification", "only one class"),
+        ("fit one.npz --target y --out m.st --task classification", "one value only"),
         ("fit words.npz --target y --out m.st", "could not convert string"),
         ("path data.npz --target y --out old.csv", "old.csv exists; use --force"),
         ("path data.npz --target y --out p.docx", "should end in .csv, .json"),
@@ -241,14 +265,17 @@ def snapshot(folder):
         ("demo --out no/demo", "does not exist; create it"),
     ],
 )
-@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize("as_json", [False, True])
 def test_bad_input_is_one_line_and_touches_nothing(
-    place, run, monkeypatch, arguments, message, json
+    place, run, monkeypatch, arguments, message, as_json
 ):
     monkeypatch.chdir(place)
     before = snapshot(place)
-    result = run(*arguments.split(), *(["--json"] if json else []), code=2)
-    assert result.stdout == ""
+    result = run(*arguments.split(), *(["--json"] if as_json else []), code=2)
+    if as_json:
+        assert message in json.loads(result.stdout)["error"]
+    else:
+        assert result.stdout == ""
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert message in result.stderr
     assert snapshot(place) == before

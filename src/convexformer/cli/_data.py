@@ -25,6 +25,7 @@ from ._tables import (
 )
 
 EXTENSIONS = (".npz", ".npy", *TABLES, *PARQUET)
+UNLIKE_SCALES = 100  # tokens whose scales differ by more are worth a word
 FEW_CLASSES = 10  # whole numbers with at most so many values are taken for classes
 
 
@@ -263,3 +264,42 @@ def guess_task(y: NDArray[Any]) -> str:
     values = np.unique(y)
     whole = bool(np.all(np.isfinite(values)) and np.all(values == np.round(values)))
     return "classification" if whole and len(values) <= FEW_CLASSES else "regression"
+
+
+def token_scales(samples: Samples) -> NDArray[np.float64] | None:
+    """Standard deviation of each token over samples, its channels pooled; 1 where it is constant.
+
+    Dividing token k by ``s_k`` is the same problem as weighting its penalty by ``s_k``. None for
+    data that cannot be fitted, about which the estimator says more.
+    """
+    X, mask = samples.X, samples.mask
+    if X.ndim != 3 or X.dtype.kind not in "biuf":
+        return None
+    real = np.ones(X.shape[:2], dtype=bool) if mask is None else np.asarray(mask) != 0
+    if real.shape != X.shape[:2]:
+        return None
+    count = np.maximum(real.sum(axis=0), 1)[:, None]
+    with np.errstate(invalid="ignore", over="ignore"):
+        centred = np.where(real[:, :, None], X, 0.0)
+        mean = centred.sum(axis=0) / count
+        centred = np.where(real[:, :, None], centred - mean, 0.0)
+        scales = np.sqrt((np.square(centred).sum(axis=0) / count).mean(axis=1))
+    if not np.all(np.isfinite(scales)):
+        return None
+    return np.where(scales > 0, scales, 1.0)
+
+
+def scaled_weights(samples: Samples, scale: bool) -> NDArray[np.float64] | None:
+    """Penalty weights that put tokens on one scale, if asked for; else a note where they differ."""
+    scales = token_scales(samples)
+    if scale or scales is None:
+        return scales if scale else None
+    low, high = int(np.argmin(scales)), int(np.argmax(scales))
+    ratio = scales[high] / scales[low]
+    if ratio > UNLIKE_SCALES:
+        names = samples.token_names or [str(k) for k in range(len(scales))]
+        samples.notes.append(
+            f"token scales differ {ratio:.2g} times ({names[high]} varies most, {names[low]} "
+            "least), and the penalty favours tokens that vary much; use --scale"
+        )
+    return None

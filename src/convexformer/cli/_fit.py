@@ -36,6 +36,7 @@ def fit(
     drop: opt.Drop = None,
     beta: Beta = None,
     cv: CV = None,
+    scale: opt.Scale = False,
     penalty: opt.PenaltyOption = opt.Penalty.token_output,
     tol: opt.Tol = 1e-6,
     max_time: opt.MaxTime = None,
@@ -46,19 +47,20 @@ def fit(
     if cv is not None and beta is not None:
         raise InputError("--cv chooses beta; give --cv or --beta, not both.")
     check_output(out, force)
-    from ._data import choose_task, read_samples
+    from ._data import choose_task, read_samples, scaled_weights
     from ._names import remember_names
     from ._words import describe
 
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
+    weights = scaled_weights(samples, scale)
     if not json:
         tell(samples.notes)
     kind = choose_task(samples.y, task.value, target)
     # With n_tokens the model also reads the table it came from, 2-D as that is.
     common = {"n_tokens": samples.X.shape[1]} if samples.X.ndim == 3 else {}
-    common |= {"penalty": penalty.value, "tol": tol, "max_time": max_time}
+    common |= {"token_weights": weights, "penalty": penalty.value, "tol": tol, "max_time": max_time}
     model = _estimator(kind, beta, cv, common)
     start = time.perf_counter()
     with live("fitting") as report:
@@ -98,7 +100,7 @@ def _estimator(kind: str, beta: float | None, cv: int | None, common: dict[str, 
 
 
 def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool) -> None:
-    from ._words import certificate_words, token_table
+    from ._words import certificate_words, plural, token_table
 
     console = out()
     N, n, d = samples.X.shape
@@ -106,7 +108,7 @@ def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool
     console.print(
         Text.assemble(
             (result["task"].capitalize(), "bold"),
-            f" on {N} samples of {n} tokens x {d} channels",
+            f" on {N} samples of {plural(n, 'token')} x {plural(d, 'channel')}",
             (hint, "dim"),
         )
     )

@@ -52,6 +52,13 @@ GroupByPrefix = Annotated[
 Drop = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out. Repeatable.")
 ]
+Scale = Annotated[
+    bool,
+    typer.Option(
+        "--scale",
+        help="Put tokens on one scale: weight their penalties by their standard deviations.",
+    ),
+]
 PenaltyOption = Annotated[
     Penalty,
     typer.Option("--penalty", help="token: all outputs share their tokens."),

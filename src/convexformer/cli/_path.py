@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +49,7 @@ def path(
     drop: opt.Drop = None,
     n_betas: NBetas = 40,
     eps: Eps = 1e-3,
+    scale: opt.Scale = False,
     penalty: opt.PenaltyOption = opt.Penalty.token_output,
     tol: opt.Tol = 1e-6,
     max_time: opt.MaxTime = None,
@@ -58,11 +60,12 @@ def path(
     files = [] if out is None else _outputs(out, force)
     from convexformer import attention_path
 
-    from ._data import choose_task, read_samples
+    from ._data import choose_task, read_samples, scaled_weights
 
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
+    weights = scaled_weights(samples, scale)
     if not json:
         tell(samples.notes)
     kind = choose_task(samples.y, task.value, target)
@@ -77,10 +80,13 @@ def path(
             sample_weight=samples.sample_weight,
             mask=samples.mask,
             penalty=penalty.value,
+            token_weights=weights,
             tol=tol,
             max_time=max_time,
             verbose=report,
         )
+    if weights is not None:  # norms as of tokens on one scale
+        solved = replace(solved, token_norms=solved.token_norms * weights)
     names = samples.token_names or [str(k) for k in range(solved.token_norms.shape[1])]
     result = _result(solved, names, kind, tol)
     result |= {"seconds": time.perf_counter() - start, "notes": samples.notes, "files": files}
@@ -195,7 +201,7 @@ def _verdict(result: dict[str, Any]) -> Text:
     reached = [model for model in models if model["converged"]]
     spent = f" in {result['seconds']:.2f} s: relative duality gap at most "
     if len(reached) == len(models):
-        head, style = f"{len(models)} certified models", "bold green"
+        head, style = f"{len(models)} certified model{'s' * (len(models) > 1)}", "bold green"
         return Text.assemble((head, style), f"{spent}{result['relative_gap']:.1e}.")
     head, style = f"{len(reached)} of {len(models)} models reached the tolerance", "bold yellow"
     return Text.assemble(

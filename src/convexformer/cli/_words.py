@@ -47,12 +47,20 @@ def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def total_norms(model: Any) -> NDArray[np.float64]:
-    """Norm of every token over outputs and channels, ``(n,)``; behind gates, their sum."""
+    """Weighted norm of every token over outputs and channels, ``(n,)``; of gates, the sum."""
     import numpy as np
 
     if model.coef_.ndim == 4:
-        return np.linalg.norm(model.coef_, axis=3).sum(axis=(0, 1))
-    return np.linalg.norm(model.coef_, axis=(0, 2))
+        norms = np.linalg.norm(model.coef_, axis=3).sum(axis=(0, 1))
+    else:
+        norms = np.linalg.norm(model.coef_, axis=(0, 2))
+    # Weights put tokens on one scale (--scale): only weighted norms can be compared.
+    return norms if model.token_weights is None else norms * np.asarray(model.token_weights)
+
+
+def plural(count: int, noun: str) -> str:
+    """``"1 token"``, ``"2 tokens"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def ranked(norms: NDArray[np.float64]) -> list[int]:
