@@ -11,6 +11,7 @@ from ._demo import demo
 from ._explain import explain
 from ._fit import fit
 from ._path import path
+from ._predict import predict
 
 __all__ = ["app"]
 
@@ -41,5 +42,5 @@ def main(
     """Attention trained to a certified global optimum."""
 
 
-for command in (demo, fit, path, explain, costs):
+for command in (demo, fit, path, predict, explain, costs):
     app.command()(command)

@@ -62,6 +62,18 @@ def extension(path: Path) -> str:
     return "".join(path.suffixes[-2:]).lower() if path.suffix == ".gz" else path.suffix.lower()
 
 
+def _check_kind(path: Path) -> str:
+    kind = extension(path)
+    if kind not in EXTENSIONS:
+        raise InputError(
+            f"{path} has the unknown extension {kind or '(none)'!r}; known are "
+            f"{', '.join(EXTENSIONS)}."
+        )
+    if not path.is_file():
+        raise InputError(f"there is no file {path}.")
+    return kind
+
+
 def read_samples(
     path: Path,
     target: str,
@@ -86,14 +98,7 @@ def read_samples(
     drop : sequence of str
         Columns of a table to leave out.
     """
-    kind = extension(path)
-    if kind not in EXTENSIONS:
-        raise InputError(
-            f"{path} has the unknown extension {kind or '(none)'!r}; known are "
-            f"{', '.join(EXTENSIONS)}."
-        )
-    if not path.is_file():
-        raise InputError(f"there is no file {path}.")
+    kind = _check_kind(path)
     if n_tokens is not None and group_by_prefix is not None:
         raise InputError("--n-tokens and --group-by-prefix both say what a token is; give one.")
     table = kind in TABLES or kind in PARQUET
@@ -103,6 +108,22 @@ def read_samples(
         return _read_table(path, kind, target, n_tokens, group_by_prefix, drop)
     samples = _read_npz(path, target) if kind == ".npz" else _read_npy(path, target)
     return _cut(samples, n_tokens)
+
+
+def read_inputs(path: Path, columns: Sequence[str] | None) -> tuple[Any, NDArray[Any] | None]:
+    """X and mask of a data file to predict for; of a table, the `columns` a model was fitted on."""
+    kind = _check_kind(path)
+    if kind in TABLES or kind in PARQUET:
+        if columns is None:
+            raise InputError("the model was not fitted on a table, so columns mean nothing to it.")
+        frame = read_frame(path, kind)
+        check_columns(path, list(frame.columns), columns)
+        check_numeric(frame[list(columns)])
+        return frame[list(columns)], None
+    if kind == ".npy":
+        return _load(path), None
+    samples = _read_npz(path, "X")
+    return samples.X, samples.mask
 
 
 def _load(path: Path) -> Any:
