@@ -26,9 +26,9 @@ def prox(V: Array, t: Array, stochastic: bool, start: Levels | None = None) -> t
     r"""``argmin_T 1/2 ||T - V||^2 + sum_jl t_j penalty(T_jl)``.
 
     :math:`h_r = \max_m (\text{sum of the } m \text{ largest} - a) / m` is convex and falls with
-    ``a``. Where both intervals' ends meet, a row is clipped to one value, its mean less
+    ``a``. Where the ends of its interval meet, a row is clipped to one value, its mean less
     ``(a - b) / n``, which is convex too and couples the levels with the sign that makes Newton's
-    method monotone: from any start, steps overshoot never after the first.
+    method monotone: from any start, no step after the first overshoots.
 
     Parameters
     ----------
