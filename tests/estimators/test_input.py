@@ -330,7 +330,7 @@ def test_class_without_weight(X, y):
     ("params", "words"),
     [
         ({"beta_scale": "log"}, "'relative', 'absolute'; got 'log'"),
-        ({"penalty": "nuclear"}, "'token-output', 'token'"),
+        ({"penalty": "ridge"}, "'token-output', 'token', 'nuclear'"),
         ({"loss": "absolute"}, "'squared', 'huber', 'poisson'"),
         ({"loss": "huber", "huber_delta": 0}, "huber_delta"),
         ({"fit_intercept": "no"}, "True or False"),

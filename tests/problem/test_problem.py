@@ -48,6 +48,8 @@ def test_inner_and_outer_intercepts_are_inverse(raw):
     problem = raw.problem()
     Z, b = random_model(raw)
     inner = problem.inner_intercept(Z, b)
+    if raw.loss == "softmax" and raw.intercept:  # of equivalent ones, the balanced one comes back
+        b = b - b.mean()
     np.testing.assert_allclose(problem.outer_intercept(Z, inner), b, atol=1e-13)
 
 

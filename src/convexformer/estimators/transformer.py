@@ -218,7 +218,8 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
     Parameters
     ----------
     betas, n_betas, eps, cv, scoring, selection, n_jobs
-        As in :class:`ConvexAttentionRegressorCV`; gates are drawn anew on each fold.
+        As in :class:`ConvexAttentionRegressorCV`, with gates drawn anew on each fold. The path ends
+        earlier by default: with gates, weak penalties cost more and rarely predict better.
     n_gates : int, default=64
         Gates to draw, besides the one that is always open.
     gates : {"gaussian", "axis", "pairs"} or (directions, thresholds), default="gaussian"
@@ -253,7 +254,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
     >>> from convexformer import ConvexTransformerRegressorCV
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(120, 3, 2))
-    >>> y = np.maximum(X[:, 1, 0], 0)
+    >>> y = np.maximum(X[:, 1, 0], 0) + rng.normal(size=120)
     >>> model = ConvexTransformerRegressorCV(n_betas=5, cv=3, n_gates=8, random_state=0).fit(X, y)
     >>> model.certificate_.relative_gap <= 1e-6
     True
@@ -321,7 +322,8 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
     Parameters
     ----------
     betas, n_betas, eps, cv, scoring, selection, n_jobs
-        As in :class:`ConvexAttentionClassifierCV`; gates are drawn anew on each fold.
+        As in :class:`ConvexAttentionClassifierCV`, with gates drawn anew on each fold. The path ends
+        earlier by default: with gates, weak penalties cost more and rarely predict better.
     n_gates : int, default=64
         Gates to draw, besides the one that is always open.
     gates : {"gaussian", "axis", "pairs"} or (directions, thresholds), default="gaussian"
@@ -356,7 +358,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
     >>> from convexformer import ConvexTransformerClassifierCV
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(120, 3, 2))
-    >>> y = X[:, 1, 0] > 0
+    >>> y = X[:, 1, 0] + rng.normal(size=120) > 0
     >>> model = ConvexTransformerClassifierCV(n_betas=5, cv=3, n_gates=8, random_state=0).fit(X, y)
     >>> model.certificate_.relative_gap <= 1e-6
     True
