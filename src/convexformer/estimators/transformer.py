@@ -218,8 +218,8 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
     Parameters
     ----------
     betas, n_betas, eps, cv, scoring, selection, n_jobs
-        As in :class:`ConvexAttentionRegressorCV`, with gates drawn anew on each fold. The path ends
-        earlier by default: with gates, weak penalties cost more and rarely predict better.
+        As in :class:`ConvexAttentionRegressorCV`, with gates drawn anew on each fold.
+        The path ends earlier by default, since weak penalties cost more with gates.
     n_gates : int, default=64
         Gates to draw, besides the one that is always open.
     gates : {"gaussian", "axis", "pairs"} or (directions, thresholds), default="gaussian"
@@ -322,8 +322,8 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
     Parameters
     ----------
     betas, n_betas, eps, cv, scoring, selection, n_jobs
-        As in :class:`ConvexAttentionClassifierCV`, with gates drawn anew on each fold. The path ends
-        earlier by default: with gates, weak penalties cost more and rarely predict better.
+        As in :class:`ConvexAttentionClassifierCV`, with gates drawn anew on each fold.
+        The path ends earlier by default, since weak penalties cost more with gates.
     n_gates : int, default=64
         Gates to draw, besides the one that is always open.
     gates : {"gaussian", "axis", "pairs"} or (directions, thresholds), default="gaussian"
