@@ -54,7 +54,10 @@ class SecularNewton:
 
     def minimise(self, eta: Array, target: float, max_iter: int = 100) -> Array:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
-        at = self._point(eta)
+        try:
+            at = self._point(eta)
+        except np.linalg.LinAlgError:  # a start so large that its system cannot be factorised
+            at = self._point(np.zeros_like(eta))
         best, idle = at, 0
         for step in range(max_iter):
             # At least one step: the start fits the model's coefficients, but to an old eta.

@@ -117,12 +117,29 @@ class KernelSystem:
     def solve(self, eta: Array) -> State:
         scaled = eta / self.beta
         K, exact = self.kernels.matrix(self.groups, scaled)
-        root, unit = self.root.astype(K.dtype), self.unit
-        T = root * K * root.T
-        unit = None if unit is None else unit.astype(K.dtype)
-        T = _project(_project(T, unit).T, unit)
+        solved = self._solve(K, exact, scaled)
+        if solved is None:  # too ill-conditioned for a float32 preconditioner
+            solved = self._solve(self.kernels.exact(self.groups, scaled), True, scaled)
+            if solved is None:
+                raise np.linalg.LinAlgError("The kernel cannot be factorised.")
+        q, L = solved
+        V = self.R + self.root * _project(q, self.unit)
+        g = self.kernels.correlate(self.groups, V)
+        z = scaled[:, None, None] * g
+        F = self.kernels.predict(self.groups, z)
+        value = -np.sum(self.R * (F - self.F0)) + 0.5 * np.sum(q * q) + 0.5 * np.sum(z * g)
+        return State.of(float(value), z, g, L)
+
+    def _solve(self, K: NDArray, exact: bool, scaled: Array) -> tuple[Array, NDArray] | None:
+        """q, and the factor of the matrix that `K` gives; None where it is not good enough."""
+        unit = None if self.unit is None else self.unit.astype(K.dtype)
+        root = self.root.astype(K.dtype)
+        T = _project(_project(root * K * root.T, unit).T, unit)
         T[np.diag_indices_from(T)] += 1.0
-        L = cholesky(T, lower=True, overwrite_a=not exact, check_finite=False)
+        try:
+            L = cholesky(T, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return None
 
         def through(U: Array) -> Array:  # K U, exactly
             return K @ U if exact else self.kernels.apply(self.groups, scaled, U)
@@ -134,12 +151,8 @@ class KernelSystem:
 
         right = _project(self.root * (self.F0 - through(self.R)), self.unit)
         q = refined_solve(operator, L, right)
-        V = self.R + self.root * _project(q, self.unit)
-        g = self.kernels.correlate(self.groups, V)
-        z = scaled[:, None, None] * g
-        F = self.kernels.predict(self.groups, z)
-        value = -np.sum(self.R * (F - self.F0)) + 0.5 * np.sum(q * q) + 0.5 * np.sum(z * g)
-        return State.of(float(value), z, g, L)
+        error = np.linalg.norm(right - operator(q)) if not exact else 0.0
+        return (q, L) if error <= 1e3 * REFINE * np.linalg.norm(right) else None
 
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = U' (I + W^1/2 K W^1/2)^-1 U`` with ``u_k = W^1/2 X_k g_k``."""
