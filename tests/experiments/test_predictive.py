@@ -118,7 +118,8 @@ def test_every_contestant_learns_the_toy(name):
     assert record["score"] > 0.8
     assert (record["relative_gap"] is not None) == contestant.convex
     if contestant.convex:
-        assert record["relative_gap"] <= 1e-6 and 1 <= record["tokens_used"] <= 2
+        assert record["relative_gap"] <= 1e-6
+        assert 1 <= record["tokens_used"] <= record["n_tokens"] == 2 + 2 * (name == "pooled")
 
 
 @pytest.mark.parametrize("name", CONTESTANTS)
@@ -183,6 +184,17 @@ def test_letters_are_not_scaled():
     Fixed.seen.clear()
     predictive.run_job(splice_part(), FIXED, 0)
     assert set(np.unique(Fixed.seen[0][0])) <= {0, 0.25, 0.5, 1 / 3, 1}
+
+
+@pytest.mark.parametrize("letters", [True, False])
+def test_appended_tokens_are_scaled_and_letters_are_not(letters):
+    data, pooled = splice_part() if letters else toy(), CONTESTANTS["pooled"]
+    train = predictive.split(data, 0).train
+    X, n = predictive._tokens(data, pooled, train), data.X.shape[1]
+    assert X.shape[1] == n + 2
+    assert np.array_equal(X[:, :n], data.X) == letters
+    np.testing.assert_allclose(X[train, n:].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(X[train, n:].std(axis=0), 1)
 
 
 def test_auc_needs_scores_and_not_classes():

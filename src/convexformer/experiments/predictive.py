@@ -122,13 +122,15 @@ def run_job(data: TokenDataset, contestant: Contestant, seed: int) -> Record:
 
 
 def _tokens(data: TokenDataset, contestant: Contestant, train: Rows) -> NDArray[Any]:
-    """The tokens a contestant sees: measurements scaled on the training part, letters as is."""
+    """The tokens a contestant sees: letters as they are, all else scaled on the training part."""
     X = data.X
     if contestant.tokens is not None:
         X = contestant.tokens().fit(X[train]).transform(X)
-    if data.sequences is None:
-        X = TokenScaler(per="token-channel").fit(X[train]).transform(X)
-    return X
+    letters = 0 if data.sequences is None else data.X.shape[1]
+    if letters == X.shape[1]:
+        return X
+    scaler = TokenScaler(per="token-channel").fit(X[train, letters:])
+    return np.concatenate([X[:, :letters], scaler.transform(X[:, letters:])], axis=1)
 
 
 def score(model: Any, X: NDArray[Any], y: NDArray[Any], metric: str) -> float:

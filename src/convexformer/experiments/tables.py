@@ -193,8 +193,15 @@ def render(results: Record) -> str:
         grids="\n".join(
             f"- **{protocol['labels'][name]}**: " + "; ".join(map(_config, grid))
             for name, grid in protocol["grids"].items()
+            if name in _present(results)
         ),
     )
+
+
+def _present(results: Record) -> list[str]:
+    """Models that have any result, in the order of the contest."""
+    cells = results["datasets"].values()
+    return [name for name in results["protocol"]["labels"] if any(name in cell for cell in cells)]
 
 
 def _environment(one: Record) -> str:
@@ -221,8 +228,8 @@ def _plus_minus(mean: float | None, error: float | None, signed: bool = False) -
 def _score_table(results: Record) -> str:
     datasets = results["datasets"]
     rows = []
-    for name, label in results["protocol"]["labels"].items():
-        row = [label]
+    for name in _present(results):
+        row = [results["protocol"]["labels"][name]]
         for cells in datasets.values():
             text = ""
             if name in cells:
