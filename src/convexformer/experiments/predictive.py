@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,8 @@ from convexformer import TokenScaler, datasets
 from convexformer.datasets import TokenDataset
 
 from .contestants import CONTESTANTS, Contestant
-from .tables import environment, render, summarise
+from .records import Record, append, read_lines, replace, stamp
+from .tables import render, summarise
 
 DATASETS = {
     "hla": datasets.hla,
@@ -46,7 +45,6 @@ SEEDS = (0, 1, 2, 3, 4)
 METRICS = {"hla": "AUC"}  # accuracy elsewhere
 
 Rows = NDArray[np.intp]
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -145,30 +143,11 @@ def score(model: Any, X: NDArray[Any], y: NDArray[Any], metric: str) -> float:
 def read_jobs(file: Path) -> dict[tuple[str, int, str], Record]:
     """Finished jobs by (dataset, seed, model), the last line counting, other grids left out."""
     jobs = {}
-    for line in file.read_text().splitlines() if file.exists() else ():
-        record = json.loads(line)
+    for record in read_lines(file):
         contestant = CONTESTANTS.get(record["model"])
         if contestant is not None and record["fingerprint"] == contestant.fingerprint:
             jobs[record["dataset"], record["seed"], record["model"]] = record
     return jobs
-
-
-def append(file: Path, record: Record) -> None:
-    """Add a line in one write, so that runs side by side do not mix theirs."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(descriptor, (json.dumps(record) + "\n").encode())
-    finally:
-        os.close(descriptor)
-
-
-def replace(file: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
-    draft.write_text(text)
-    draft.replace(file)
 
 
 def run(
@@ -192,9 +171,7 @@ def run(
                     # Fits that end early are what the budget allows; gaps are in the table.
                     warnings.simplefilter("ignore")
                     record = run_job(data, CONTESTANTS[model], seed)
-                record["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-                record["environment"] = environment()
-                append(file, record)
+                append(file, record | stamp())
                 print(
                     f"{name:10s} seed {seed}  {model:14s} {record['score']:.4f}"
                     f"  {record['seconds']:7.1f} s",

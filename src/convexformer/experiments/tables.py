@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from .contestants import BUDGET, MAX_SECONDS, TOL, Contestant
-
-PACKAGES = ("convexformer", "numpy", "scipy", "scikit-learn", "torch")
-
-Record = dict[str, Any]
-
-
-def environment() -> Record:
-    """What a job is run on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = models[0].split(":")[1].strip() if models else cpu
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "threads": 1,
-        "versions": {package: version(package) for package in PACKAGES}
-        | {"python": platform.python_version()},
-    }
+from .records import Record, environment_line, environments, table
 
 
 def summarise(
@@ -47,13 +22,9 @@ def summarise(
         }
         for dataset in datasets
     }
-    environments: list[Record] = []
-    for job in jobs:
-        if job["environment"] not in environments:
-            environments.append(job["environment"])
     return {
         "date": max((job["date"] for job in jobs), default=None),
-        "environments": environments,
+        "environments": environments(jobs),
         "protocol": {
             "budget": BUDGET,
             "tol": TOL,
@@ -182,7 +153,7 @@ def render(results: Record) -> str:
     return PAGE.format(
         command=results["command"],
         date=results["date"],
-        environments="\n".join(map(_environment, results["environments"])),
+        environments="\n".join(map(environment_line, results["environments"])),
         budget=protocol["budget"],
         tol=protocol["tol"],
         limit=protocol["max_seconds_per_convex_fit"],
@@ -204,18 +175,8 @@ def _present(results: Record) -> list[str]:
     return [name for name in results["protocol"]["labels"] if any(name in cell for cell in cells)]
 
 
-def _environment(one: Record) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in one["versions"].items())
-    return f"- {one['cpu']}, {one['cores']} cores of which {one['threads']} was used; {versions}"
-
-
 def _config(config: Record) -> str:
     return ", ".join(f"{name} {value}" for name, value in config.items())
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _plus_minus(mean: float | None, error: float | None, signed: bool = False) -> str:
@@ -239,7 +200,7 @@ def _score_table(results: Record) -> str:
                 text = f"**{text}**" if level else text
             row.append(text)
         rows.append(row)
-    return _table(["", *datasets], rows)
+    return table(["", *datasets], rows)
 
 
 def _incomplete(results: Record) -> str:
@@ -265,7 +226,7 @@ def _difference_table(results: Record) -> str:
         for dataset, pairs in results["comparisons"].items()
         for pair in pairs
     ]
-    return _table(["", "", "difference"], rows)
+    return table(["", "", "difference"], rows)
 
 
 def _cost_table(results: Record) -> str:
@@ -279,4 +240,4 @@ def _cost_table(results: Record) -> str:
             label = results["protocol"]["labels"][name]
             seconds = [f"{cell[key]:.2f}" for key in ("seconds", "fit_seconds")]
             rows.append([dataset, label, *seconds, tokens, gap])
-    return _table(["", "", "seconds, all", "seconds, chosen", "tokens", "gap"], rows)
+    return table(["", "", "seconds, all", "seconds, chosen", "tokens", "gap"], rows)

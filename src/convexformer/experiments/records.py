@@ -1,0 +1,89 @@
+"""What all experiments share: finished jobs in a file, whole files, the machine, and tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("convexformer", "numpy", "scipy", "scikit-learn", "torch")
+
+Record = dict[str, Any]
+
+
+def append(file: Path, record: Record) -> None:
+    """Add a line in one write, so that runs side by side do not mix theirs."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, (json.dumps(record) + "\n").encode())
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(file: Path) -> Iterator[Record]:
+    """The records that :func:`append` added; none where there is no file yet."""
+    for line in file.read_text().splitlines() if file.exists() else ():
+        yield json.loads(line)
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(file)
+
+
+def stamp() -> Record:
+    """When and on what a job was run."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "environment": environment(),
+    }
+
+
+def environment() -> Record:
+    """What a job is run on."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = models[0].split(":")[1].strip() if models else cpu
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": 1,
+        "versions": {package: version(package) for package in PACKAGES}
+        | {"python": platform.python_version()},
+    }
+
+
+def environments(jobs: Iterable[Record]) -> list[Record]:
+    """The different environments of `jobs`, in the order they are met."""
+    different: list[Record] = []
+    for job in jobs:
+        if job["environment"] not in different:
+            different.append(job["environment"])
+    return different
+
+
+# Markdown ---------------------------------------------------------------------------------------
+
+
+def environment_line(one: Record) -> str:
+    """An environment as an item of a list."""
+    versions = ", ".join(f"{name} {number}" for name, number in one["versions"].items())
+    return f"- {one['cpu']}, {one['cores']} cores of which {one['threads']} was used; {versions}"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
