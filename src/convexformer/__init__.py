@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         load_model,
     )
     from .plotting import CertificateDisplay, PathDisplay, TokenMapDisplay
-    from .problem import Certificate
+    from .problem import Certificate, Offsets
 
 __all__ = [
     "AttentionPath",
@@ -44,6 +44,7 @@ __all__ = [
     "ConvexTransformerClassifierCV",
     "ConvexTransformerRegressor",
     "ConvexTransformerRegressorCV",
+    "Offsets",
     "PathDisplay",
     "PooledTokens",
     "TokenMapDisplay",
@@ -66,7 +67,7 @@ def __getattr__(name: str) -> Any:
     if name.endswith("Display"):
         room = "plotting"
     else:
-        room = "problem" if name == "Certificate" else "estimators"
+        room = "problem" if name in ("Certificate", "Offsets") else "estimators"
     return getattr(import_module(f".{room}", __name__), name)
 
 

@@ -4,6 +4,7 @@ from .certificate import Certificate
 from .designs import Design, TokenDesign
 from .gated import GatedDesign, Gates
 from .losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from .offsets import OffsetDesign, Offsets
 from .penalties import PENALTIES, Nuclear, Penalty, Token, TokenOutput
 from .problem import DualPoint, Problem
 
@@ -18,6 +19,8 @@ __all__ = [
     "Logistic",
     "Loss",
     "Nuclear",
+    "OffsetDesign",
+    "Offsets",
     "Penalty",
     "Poisson",
     "Problem",

@@ -38,6 +38,10 @@ class Design(ABC):
     def _correlate_all(self, V: Array) -> Array:
         """``M_k = A_k' V`` for all groups: ``(n_groups, d, c)``."""
 
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """All columns by samples, ``(rows, (rows, n_groups * d))``, to be read only."""
+        return self._row_blocks(np.arange(self.n_groups))
+
     def prefers_all(self, groups: Groups) -> bool:
         """Whether a product with everything is cheaper than gathering the groups first."""
         return len(groups) == self.n_groups
@@ -193,7 +197,6 @@ class TokenDesign(Design):
         return self.mask is None and self.X.dtype == np.float64 and self.X.flags.c_contiguous
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """All of X by samples, ``(rows, (rows, n * d))``, to be read only."""
         width = self.n_groups * self.dim
         if self._is_plain:
             yield slice(0, self.n_samples), np.asarray(self.X).reshape(self.n_samples, width)

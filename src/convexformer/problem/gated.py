@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import Array, Design, Groups, TokenDesign, row_slices
+from .designs import Array, Design, Groups, row_slices
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Gates:
             np.concatenate([self.thresholds, other.thresholds]),
         )
 
-    def open(self, tokens: TokenDesign) -> NDArray[np.bool_]:
+    def open(self, tokens: Design) -> NDArray[np.bool_]:
         """Which gates are open for which samples, ``(N, h)``."""
         W = np.moveaxis(self.directions, 0, 2)  # (n, d, h)
         return tokens.predict(np.ascontiguousarray(W)) >= self.thresholds
@@ -58,7 +58,7 @@ def gaussian_gates(rng: np.random.Generator, h: int, n: int, d: int) -> Gates:
     return Gates(u * v, np.zeros(h))
 
 
-def axis_gates(rng: np.random.Generator, h: int, tokens: TokenDesign) -> Gates:
+def axis_gates(rng: np.random.Generator, h: int, tokens: Design) -> Gates:
     """One channel of one token, against a threshold between two of its values."""
     n, d = tokens.n_groups, tokens.dim
     directions, thresholds = np.zeros((h, n, d)), np.zeros(h)
@@ -74,9 +74,7 @@ def axis_gates(rng: np.random.Generator, h: int, tokens: TokenDesign) -> Gates:
     return Gates(directions, thresholds)
 
 
-def pair_gates(
-    rng: np.random.Generator, h: int, tokens: TokenDesign, labels: NDArray[np.intp]
-) -> Gates:
+def pair_gates(rng: np.random.Generator, h: int, tokens: Design, labels: NDArray[np.intp]) -> Gates:
     """Half-way between a sample and its nearest neighbour of another label."""
     n, d = tokens.n_groups, tokens.dim
     directions, thresholds = np.zeros((h, n, d)), np.zeros(h)
@@ -92,11 +90,11 @@ def pair_gates(
     return Gates(directions, thresholds)
 
 
-def _sampled(rng: np.random.Generator, tokens: TokenDesign, most: int) -> Array:
+def _sampled(rng: np.random.Generator, tokens: Design, most: int) -> Array:
     return _rows(tokens, rng.permutation(tokens.n_samples)[:most])
 
 
-def _rows(tokens: TokenDesign, rows: NDArray[np.intp]) -> Array:
+def _rows(tokens: Design, rows: NDArray[np.intp]) -> Array:
     """Some samples, flat: ``(rows, n * d)``."""
     everything = np.arange(tokens.n_groups)
     return np.concatenate([tokens.gather(slice(i, i + 1), everything) for i in rows])
@@ -107,11 +105,12 @@ class GatedDesign(Design):
 
     Parameters
     ----------
-    tokens : TokenDesign
+    tokens : Design
+        A :class:`TokenDesign`, or an :class:`OffsetDesign`.
     open_gates : ndarray of bool of shape (N, h)
     """
 
-    def __init__(self, tokens: TokenDesign, open_gates: NDArray[np.bool_]) -> None:
+    def __init__(self, tokens: Design, open_gates: NDArray[np.bool_]) -> None:
         if open_gates.ndim != 2 or len(open_gates) != tokens.n_samples:
             raise ValueError(
                 f"open_gates must have shape ({tokens.n_samples}, h), got {open_gates.shape}."

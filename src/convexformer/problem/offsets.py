@@ -1,0 +1,286 @@
+r"""Tokens tied by relative offset: one block of weights for every target position.
+
+.. math:: F_{it} = \sum_{o} X_{i, t + o} Z_o + \sum_{l} L_{il} Z_l
+
+A sample is a target position t of a sequence i; what lies outside the sequence, or is masked,
+counts as zero. Landmarks L (first, last, mean, separators) are the same for all targets of a
+sequence. The ``rows x (groups d)`` design is never built: offsets are one product of X, shifted.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .designs import Array, Design, Groups, TokenDesign, row_slices
+
+LANDMARKS = ("first", "last", "mean", "separators")
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Which tokens a target position sees: a window around itself, and landmarks.
+
+    Parameters
+    ----------
+    low, high : int
+        Ends of the window, both included, relative to the target: ``Offsets(-4, 4)`` sees four
+        tokens before and after it, and itself.
+    landmarks : sequence of {"first", "last", "mean", "separators"}, default=()
+        Tokens seen from everywhere in a sequence: its first and last real token, the mean of its
+        real tokens, and the mean of those that a boolean array `separators` flags (zero where it
+        flags none).
+
+    Examples
+    --------
+    >>> from convexformer import Offsets
+    >>> Offsets(-1, 1, landmarks=["first", "mean"]).names
+    ('-1', '0', '+1', 'first', 'mean')
+    """
+
+    low: int
+    high: int
+    landmarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+                raise ValueError(f"{name} must be a whole number of tokens; got {value!r}.")
+            object.__setattr__(self, name, int(value))
+        if self.low > self.high:
+            raise ValueError(
+                f"Offsets({self.low}, {self.high}) is empty: low must not be above high. Write "
+                f"Offsets({self.high}, {self.low})."
+            )
+        given = self.landmarks
+        names = (given,) if isinstance(given, str) or not np.iterable(given) else tuple(given)
+        if not all(name in LANDMARKS for name in names) or len(set(names)) < len(names):
+            raise ValueError(f"landmarks must be different ones of {LANDMARKS}; got {given!r}.")
+        object.__setattr__(self, "landmarks", names)
+
+    @property
+    def window(self) -> range:
+        """The offsets."""
+        return range(self.low, self.high + 1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tokens in the order of the coefficients."""
+        return (*(f"{o:+d}" if o else "0" for o in self.window), *self.landmarks)
+
+    def __len__(self) -> int:
+        return len(self.window) + len(self.landmarks)
+
+    def expand(
+        self, X: NDArray[np.floating], mask: Mask | None = None, separators: Mask | None = None
+    ) -> Array:
+        """The tokens of every target position, written out.
+
+        Parameters
+        ----------
+        X : ndarray of shape (N, n, d)
+        mask, separators : ndarray of bool of shape (N, n), optional
+
+        Returns
+        -------
+        ndarray of shape (positions, len(self), d)
+            One row per real position, sequence by sequence. Estimators never build it; it is what
+            the network of ``to_network()`` reads.
+        """
+        design = OffsetDesign(X, self, mask, separators)
+        everything = np.arange(design.n_groups)
+        A = design.gather(slice(0, design.n_samples), everything)
+        return A.reshape(design.n_samples, design.n_groups, design.dim)
+
+
+class OffsetDesign(Design):
+    """Tokens around every real position of every sequence, and landmarks of the sequence.
+
+    Parameters
+    ----------
+    X : ndarray of shape (N, n, d)
+        float32 or float64, any strides, memory maps included.
+    offsets : Offsets
+    mask : ndarray of bool of shape (N, n), optional
+        True where a token is real. Padding is no sample, and is never read as a number.
+    separators : ndarray of bool of shape (N, n), optional
+        The tokens whose mean is the landmark "separators".
+
+    Attributes
+    ----------
+    positions : ndarray of int of shape (n_samples,)
+        Row r is token ``positions[r] % n`` of sequence ``positions[r] // n``.
+    """
+
+    def __init__(
+        self,
+        X: NDArray[np.floating],
+        offsets: Offsets,
+        mask: Mask | None = None,
+        separators: Mask | None = None,
+    ) -> None:
+        TokenDesign(X, mask)  # the same storage, and the same words about any other
+        self.X, self.offsets = X, offsets
+        self.n_sequences, self.length, self.dim = X.shape
+        self._real = None if mask is None else np.ascontiguousarray(mask).reshape(-1)
+        total = self.n_sequences * self.length
+        self.positions = np.arange(total) if self._real is None else np.flatnonzero(self._real)
+        self.n_samples, self.n_groups = len(self.positions), len(offsets)
+        self._window = np.array(offsets.window)
+        self.landmarks = self._landmarks(mask, separators)  # (N, landmarks, d)
+
+    def gather(self, rows: slice, groups: Groups) -> Array:
+        at = self.positions[rows]
+        A = np.empty((len(at), len(groups), self.dim))
+        near, far = self._split(groups)
+        if len(near):
+            A[:, near] = self._neighbours(at, self._window[groups[near]])
+        if len(far):
+            sequence = (at // self.length)[:, None]
+            A[:, far] = self.landmarks[sequence, groups[far] - len(self._window)]
+        return A.reshape(len(at), -1)
+
+    def _neighbours(self, at: NDArray[np.intp], offsets: NDArray[np.intp]) -> Array:
+        """Tokens at `offsets` from positions `at`: ``(positions, offsets, d)``."""
+        place = at[:, None] % self.length + offsets
+        inside = (place >= 0) & (place < self.length)
+        index = np.where(inside, at[:, None] + offsets, at[:, None])
+        if self._real is not None:
+            inside &= self._real[index]
+        return np.where(inside[:, :, None], self._tokens(index), 0.0)
+
+    def _tokens(self, index: NDArray[np.intp]) -> NDArray[np.floating]:
+        """Tokens by flat position, without copying an array of other strides."""
+        if self.X.flags.c_contiguous:
+            return np.take(self.X.reshape(-1, self.dim), index, axis=0)
+        return self.X[index // self.length, index % self.length]
+
+    # Products with many groups ----------------------------------------------------------------
+
+    def predict(self, Z: Array, groups: Groups | None = None) -> Array:
+        groups = np.arange(self.n_groups) if groups is None else groups
+        near, far = self._split(groups)
+        c = Z.shape[2]
+        W = np.ascontiguousarray(Z[near].transpose(1, 0, 2)).reshape(self.dim, -1)  # (d, near * c)
+        F = np.zeros((self.n_sequences * self.length, c))
+        for start, A in self._blocks(W.shape[1]) if len(near) else ():
+            S = (A @ W).reshape(len(A), len(near), c)
+            for j, source, target, inside in self._shifts(groups[near], start, len(A)):
+                F[target] += S[source, j] * inside
+        if len(far):
+            by_sequence = np.tensordot(self._far(groups[far]), Z[far], axes=2)  # (N, c)
+            F.reshape(self.n_sequences, self.length, c)[:] += by_sequence[:, None]
+        return F if self._real is None else F[self.positions]
+
+    def correlate(self, V: Array, groups: Groups | None = None) -> Array:
+        groups = np.arange(self.n_groups) if groups is None else groups
+        near, far = self._split(groups)
+        c = V.shape[1]
+        if self._real is not None:
+            V = self._spread(V)  # (N * n, c)
+        P = np.zeros((self.dim, len(near) * c))
+        for start, A in self._blocks(P.shape[1]) if len(near) else ():
+            U = np.zeros((len(A), len(near), c))
+            for j, source, target, inside in self._shifts(groups[near], start, len(A)):
+                np.multiply(V[target], inside, out=U[source, j])
+            P += A.T @ U.reshape(len(A), -1)
+        M = np.empty((len(groups), self.dim, c))
+        M[near] = P.reshape(self.dim, len(near), c).transpose(1, 0, 2)
+        if len(far):
+            by_sequence = V.reshape(self.n_sequences, self.length, c).sum(axis=1)
+            M[far] = np.tensordot(self._far(groups[far]), by_sequence, axes=(0, 0))
+        return M
+
+    def _predict_all(self, Z: Array) -> Array:
+        return self.predict(Z)
+
+    def _correlate_all(self, V: Array) -> Array:
+        return self.correlate(V)
+
+    def _split(self, groups: Groups) -> tuple[Groups, Groups]:
+        """Where in `groups` offsets stand, and where landmarks."""
+        near = groups < len(self._window)
+        return np.flatnonzero(near), np.flatnonzero(~near)
+
+    def _far(self, groups: Groups) -> Array:
+        return self.landmarks[:, groups - len(self._window)]
+
+    def _spread(self, V: Array) -> Array:
+        """Rows at their positions, zero at padding: ``(N * n, c)``."""
+        spread = np.zeros((self.n_sequences * self.length, V.shape[1]))
+        spread[self.positions] = V
+        return spread
+
+    def _blocks(self, extra: int) -> Iterator[tuple[int, Array]]:
+        """All positions in blocks, ``(start, (positions, d))``, zero at padding, to be read only.
+
+        Small enough for `extra` numbers more per position; sequences may be cut anywhere.
+        """
+        for part in row_slices(self.n_sequences * self.length, self.dim + extra):
+            if self.X.flags.c_contiguous:
+                A = self.X.reshape(-1, self.dim)[part]
+            else:
+                A = self._tokens(np.arange(part.start, part.stop))
+            if self._real is not None:
+                A = np.where(self._real[part, None], A, 0.0)
+            yield part.start, np.asarray(A, dtype=np.float64)
+
+    def _shifts(
+        self, groups: Groups, start: int, count: int
+    ) -> Iterator[tuple[int, slice, slice, Array]]:
+        """Of every offset: sources within a block, the targets reading them, and whether they do.
+
+        The last is ``(sources, 1)``: 0.0 where source and target are of different sequences.
+        """
+        total = self.n_sequences * self.length
+        place = np.arange(start, start + count) % self.length
+        for j, offset in enumerate(self._window[groups].tolist()):
+            first, stop = max(start, offset), min(start + count, total + offset)
+            source = slice(first - start, max(first, stop) - start)
+            target = slice(first - offset, max(first, stop) - offset)
+            seen_from = place[source] - offset
+            inside = (seen_from >= 0) & (seen_from < self.length)
+            yield j, source, target, inside[:, None].astype(np.float64)
+
+    # Landmarks --------------------------------------------------------------------------------
+
+    def _landmarks(self, mask: Mask | None, separators: Mask | None) -> Array:
+        names = self.offsets.landmarks
+        shape = self.X.shape[:2]
+        if "separators" in names and separators is None:
+            raise ValueError(
+                "landmarks has 'separators': pass separators (samples, tokens), True at the tokens "
+                "to average, such as [SEP]."
+            )
+        if separators is not None and (separators.shape != shape or separators.dtype != np.bool_):
+            raise ValueError(
+                f"separators must be boolean of shape {shape}, got {separators.dtype} "
+                f"{separators.shape}."
+            )
+        L = np.zeros((self.n_sequences, len(names), self.dim))
+        for rows in row_slices(self.n_sequences, self.length * self.dim) if names else ():
+            X = self.X[rows]
+            real = np.ones(X.shape[:2], dtype=bool) if mask is None else mask[rows]
+            for j, name in enumerate(names):
+                among = separators if name == "separators" else None
+                L[rows, j] = _landmark(name, X, real if among is None else real & among[rows])
+        return L
+
+
+def _landmark(name: str, X: NDArray[np.floating], real: Mask) -> Array:
+    """One landmark of some sequences, ``(sequences, d)``; zero where no token is real."""
+    if name in ("first", "last"):
+        ends = real if name == "first" else real[:, ::-1]
+        at = np.argmax(ends, axis=1)
+        at = at if name == "first" else real.shape[1] - 1 - at
+        each = np.arange(len(X))
+        return np.where(real[each, at, None], X[each, at], 0.0).astype(np.float64)
+    total = np.where(real[:, :, None], X, 0.0).sum(axis=1, dtype=np.float64)
+    return np.asarray(total / np.maximum(1, real.sum(axis=1, keepdims=True)))
