@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .certificate import Certificate
 from .designs import Design, Groups
+from .joint import softmax_quadratic
 from .losses import Loss
 from .penalties import Penalty, TokenOutput
 
@@ -314,15 +315,24 @@ class Problem:
 
     # Second order -----------------------------------------------------------------------------
 
-    def quadratic(self, groups: Groups, F: Array, damping: float = 0.0) -> list[Array]:
+    def quadratic(
+        self,
+        groups: Groups,
+        F: Array,
+        damping: float = 0.0,
+        cells: NDArray[np.bool_] | None = None,
+    ) -> list[Array]:
         """Hessians of the loss in the coefficients of `groups`, the intercept eliminated.
 
         One ``(p, p)`` matrix per output, or a single one where all outputs have the same, or where
-        a joint loss couples them; then coefficients are ordered (group, output, channel).
+        a joint loss couples them; then coefficients are ordered (group, output, channel), and
+        `cells` ``(groups, c)`` may name the pairs (group, output) that are wanted.
         """
         H = self.loss.curvature(F, self.Y, damping)
         if self.loss.joint:
-            return [self._joint_quadratic(groups, H)]
+            if cells is None:
+                cells = np.ones((len(groups), self.n_outputs), dtype=bool)
+            return [softmax_quadratic(self.design, groups, cells, H, self.weight, self.center)]
         if self.loss.quadratic:
             H = H[:, :1]
         W = self.weight[:, None] * H
@@ -332,22 +342,3 @@ class Problem:
                 if total > 0:
                     Q[j] -= np.outer(q[:, j], q[:, j] / total)
         return list(Q)
-
-    def _joint_quadratic(self, groups: Groups, P: Array) -> Array:
-        c, p = self.n_outputs, len(groups) * self.design.dim
-        rows, cols = np.triu_indices(c, 1)
-        W = -self.weight[:, None] * P[:, rows] * P[:, cols]
-        blocks, q = self.design.gram(groups, W, self.center)
-        Q, Qb, Qbb = np.zeros((c, p, c, p)), np.zeros((c, p, c)), np.zeros((c, c))
-        for j, (low, high) in enumerate(zip(rows, cols, strict=True)):
-            for m, n in ((low, high), (high, low)):
-                Q[m, :, n], Qb[m, :, n], Qbb[m, n] = blocks[j], q[:, j], W[:, j].sum()
-                # diag(p) - p p' has zero row sums, which gives the diagonal
-                Q[m, :, m] -= blocks[j]
-                Qb[m, :, m] -= q[:, j]
-                Qbb[m, m] -= W[:, j].sum()
-        joint, border = Q.reshape(c * p, c * p), Qb.reshape(c * p, c)
-        if self.intercept:
-            joint -= border @ np.linalg.pinv(Qbb, rcond=1e-13, hermitian=True) @ border.T
-        order = np.arange(c * p).reshape(c, len(groups), -1).transpose(1, 0, 2).ravel()
-        return joint[np.ix_(order, order)]

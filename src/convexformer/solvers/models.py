@@ -30,11 +30,17 @@ class SecondOrderModel:
 
     problem: Problem
     beta: float
-    groups: Groups
+    working: NDArray[np.bool_]  # (groups, cells): those that may be used
     at: Iterate
     point: DualPoint
     damping: float
     work: Workspace
+
+    def __post_init__(self) -> None:
+        self.groups: Groups = np.flatnonzero(np.any(self.working, axis=1))
+        self.cells = self.working[self.groups]
+        if self._in_samples:  # where every cell of a group costs the same
+            self.cells = np.ones_like(self.cells)
 
     def minimiser(self, target: float) -> Array:
         """Coefficients of all groups at which the model's gap is below `target`."""
@@ -46,8 +52,8 @@ class SecondOrderModel:
             if reached or size > LARGEST:
                 return Z
         weight = problem.penalty.column(problem.shape[0])[groups]
-        radius = self.beta * np.repeat(weight, self._cells, axis=1).ravel()
-        eta = (problem.penalty.norms(self.at.Z[groups]) / weight).ravel()
+        radius = self.beta * np.broadcast_to(weight, self.cells.shape)[self.cells]
+        eta = (problem.penalty.norms(self.at.Z[groups]) / weight)[self.cells]
         if isinstance(problem.loss, Huber) and self._few_outliers(problem.loss):
             limit, beyond = self._outlier_cells(problem.loss)
             radius, eta = np.append(radius, limit), np.append(eta, beyond)
@@ -60,10 +66,20 @@ class SecondOrderModel:
 
     def _size(self) -> int:
         """Unknowns of the smallest system that could be factorised."""
-        c, N, d = self.problem.n_outputs, self.problem.design.n_samples, self.problem.design.dim
-        if self._joint:
-            return min(len(self.groups) * d * c, N * max(c - 1, 1))
-        return min(len(self.groups) * d, N)
+        N, c = self.problem.design.n_samples, self.problem.n_outputs
+        return min(self._n_coefficients, N * max(c - 1, 1) if self._joint else N)
+
+    @property
+    def _n_coefficients(self) -> int:
+        """Unknowns in coefficient space."""
+        per_cell = self.problem.n_outputs // self.cells.shape[1] if self._joint else 1
+        return int(np.count_nonzero(self.cells)) * self.problem.design.dim * per_cell
+
+    @property
+    def _in_samples(self) -> bool:
+        """Whether to work in the space of samples, because it is smaller."""
+        N, c = self.problem.design.n_samples, self.problem.n_outputs
+        return self._n_coefficients > KERNEL_RATIO * N * (max(c - 1, 1) if self._joint else 1)
 
     def _secular_cg(self) -> SecularCG:
         problem = self.problem
@@ -82,41 +98,40 @@ class SecondOrderModel:
         )
 
     @property
-    def _cells(self) -> int:
-        """Cells of a group within one system; outputs that separate are solved apart."""
-        return self.problem.penalty.cells(self.problem.n_outputs) if self._joint else 1
-
-    @property
     def _joint(self) -> bool:
         return self.problem.loss.joint
 
     # A system orders coefficients (group, channel) x outputs, or (group, output, channel) if joint.
 
     def _pack(self, Z: Array) -> Array:
-        return Z.transpose(0, 2, 1).reshape(-1, 1) if self._joint else Z.reshape(-1, Z.shape[2])
+        if not self._joint:
+            return Z.reshape(-1, Z.shape[2])
+        return Z.transpose(0, 2, 1)[self._outputs].reshape(-1, 1)
 
     def _unpack(self, z: Array) -> Array:
         if not self._joint:
             return z
-        return z.reshape(len(self.groups), self.problem.n_outputs, -1).transpose(0, 2, 1)
+        Z = np.zeros((len(self.groups), self.problem.n_outputs, self.problem.design.dim))
+        Z[self._outputs] = z.reshape(-1, self.problem.design.dim)
+        return Z.transpose(0, 2, 1)
+
+    @property
+    def _outputs(self) -> NDArray[np.bool_]:
+        """Pairs (group, output) in the working set."""
+        return np.broadcast_to(self.cells, (len(self.groups), self.problem.n_outputs))
 
     def _systems(self) -> list[System]:
-        """In coefficient or in sample space, whichever is smaller."""
-        c = self.problem.n_outputs
-        per_sample = len(self.groups) * self.problem.design.dim / self.problem.design.n_samples
-        if self._joint and c > 1:
-            per_sample *= c / (c - 1)
-        if per_sample > KERNEL_RATIO:
-            return self._kernel_systems()
-        return self._gram_systems()
+        return self._kernel_systems() if self._in_samples else self._gram_systems()
 
     def _gram_systems(self) -> list[System]:
         if self.problem.loss.quadratic:
             Q = [self.work.grams.matrix(self.groups)]
         else:
-            Q = self.problem.quadratic(self.groups, self.at.S + self.at.b, self.damping)
+            Q = self.problem.quadratic(
+                self.groups, self.at.S + self.at.b, self.damping, self._outputs
+            )
         G, Z = self._pack(self.point.M[self.groups]), self._pack(self.at.Z[self.groups])
-        n_cells = len(self.groups) * self._cells
+        n_cells = int(np.count_nonzero(self.cells))
         if len(Q) == 1:
             return [GramSystem(Q[0], G + Q[0] @ Z, n_cells, self.beta)]
         return [
@@ -128,7 +143,8 @@ class SecondOrderModel:
         R, F0, weight = self.point.V, self.at.S, problem.weight
         H = problem.loss.curvature(F0 + self.at.b, problem.Y, self.damping)
         if self._joint:
-            return [JointKernelSystem(kernels, groups, weight, H, R, F0, self._cells, beta)]
+            n_cells = self.cells.shape[1]
+            return [JointKernelSystem(kernels, groups, weight, H, R, F0, n_cells, beta)]
         W = weight[:, None] * H
         if problem.loss.quadratic:
             return [KernelSystem(kernels, groups, W[:, 0], R, F0, beta)]

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
-from ..problem.designs import Groups
 from .models import SecondOrderModel
 from .solution import Clock, Iterate
 from .workspace import Workspace
@@ -42,8 +41,8 @@ def minimise(
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         target = max(floor, 0.05 * stage_gap) * at.primal(problem, stage)
         for tighter in (1.0, 1e-2, 1e-4):
-            groups = _working_set(problem, stage, at.Z, point)
-            model = SecondOrderModel(problem, stage, groups, at, point, damping, work)
+            working = _working_set(problem, stage, at.Z, point)
+            model = SecondOrderModel(problem, stage, working, at, point, damping, work)
             found, t = _search(problem, stage, at, model.minimiser(tighter * target), point)
             if found is not None:
                 break
@@ -54,14 +53,14 @@ def minimise(
         damping = 0.1 * damping if t == 1.0 else min(1.0, max(10 * damping, 1e-3))
 
 
-def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> Groups:
-    """Groups in use, and the worst violators: as many again, or a few."""
-    norms = point.norms.max(axis=1)
-    used = np.any(Z, axis=(1, 2))
-    violators = np.flatnonzero((norms > beta) & ~used)
+def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> NDArray[np.bool_]:
+    """Cells in use, and the worst violators: as many again, or a few; ``(groups, cells)``."""
+    used = problem.penalty.norms(Z) > 0
     room = max(10, int(np.count_nonzero(used)))
-    worst = violators[np.argsort(-norms[violators], kind="stable")[:room]]
-    return np.sort(np.concatenate([np.flatnonzero(used), worst]))
+    excess = np.where(used, 0.0, point.norms - beta).ravel()
+    worst = np.argsort(-excess, kind="stable")[:room]
+    used.flat[worst[excess[worst] > 0]] = True
+    return used
 
 
 def _search(

@@ -1,0 +1,77 @@
+"""Second order of the softmax, on pairs (group, output) only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .designs import Array, Design, Groups, row_slices
+
+
+def softmax_quadratic(
+    design: Design,
+    groups: Groups,
+    cells: NDArray[np.bool_],
+    P: Array,
+    weight: Array,
+    center: Array | None,
+) -> Array:
+    r"""Hessian of a softmax in the coefficients of some pairs (group, output).
+
+    With :math:`T` the columns :math:`p_l A_k` of the pairs, it is :math:`-T^\top W T` off the
+    outputs' diagonal blocks, and :math:`A^\top W \mathrm{diag}(p_l (1 - p_l)) A` on them.
+
+    Parameters
+    ----------
+    design : Design
+    groups : ndarray of int
+    cells : ndarray of bool of shape (groups, c)
+        The pairs.
+    P : ndarray of shape (N, c)
+        Probabilities.
+    weight : ndarray of shape (N,)
+    center : ndarray of shape (n_groups, d), optional
+        Taken from the columns; given where there is an intercept, which is then eliminated.
+
+    Returns
+    -------
+    ndarray of shape (pairs * d, pairs * d)
+        Coefficients ordered (group, output, channel).
+    """
+    d, c = design.dim, P.shape[1]
+    members = [np.flatnonzero(cells[:, j]) for j in range(c)]  # groups of every output
+    ends = d * np.cumsum([0] + [len(m) for m in members])
+    spans = [slice(ends[j], ends[j + 1]) for j in range(c)]
+    size = int(ends[-1])
+    Q, border = np.zeros((size, size)), np.zeros((size, c))
+    blocks = [np.zeros((d * len(m), d * len(m))) for m in members]
+    others = P @ (1.0 - np.eye(c))  # 1 - p, which a subtraction would lose near 1
+    for rows in row_slices(design.n_samples, len(groups) * d + size):
+        A = design.gather(rows, groups)
+        if center is not None:
+            A -= center[groups].reshape(-1)
+        A = A.reshape(len(A), len(groups), d)
+        root, T = np.sqrt(weight[rows])[:, None], np.empty((len(A), size))
+        for j, span in enumerate(spans):
+            part = root * np.take(A, members[j], axis=1).reshape(len(A), -1)
+            T[:, span] = P[rows, j, None] * part
+            own = P[rows, j, None] * others[rows, j, None]
+            border[span, j] += (part * own).T @ root[:, 0]
+            part *= np.sqrt(own)
+            blocks[j] += part.T @ part
+        Q -= T.T @ T
+        cross = T.T @ (root * P[rows])
+        for j, span in enumerate(spans):
+            cross[span, j] = 0.0
+        border -= cross
+    for j, span in enumerate(spans):
+        Q[span, span] = blocks[j]
+    if center is not None:
+        W = weight[:, None] * P
+        total = np.diag(np.sum(W * others, axis=0)) - (W.T @ P) * (1.0 - np.eye(c))
+        Q -= border @ np.linalg.pinv(total, rcond=1e-13, hermitian=True) @ border.T
+    pairs = np.full(cells.shape, -1)
+    for j, m in enumerate(members):
+        pairs[m, j] = ends[j] + d * np.arange(len(m))
+    order = (pairs[cells][:, None] + np.arange(d)).ravel()
+    return Q[np.ix_(order, order)]
