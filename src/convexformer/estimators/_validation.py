@@ -68,15 +68,21 @@ def numbers_only(name: str, cure: str) -> Iterator[None]:
 
 
 def check_tokens(
-    estimator: Any, X: Any, mask: Any = None, *, reset: bool
+    estimator: Any, X: Any, mask: Any = None, *, reset: bool, any_length: bool = False
 ) -> tuple[Tokens, Mask | None]:
     """Read `X` as ``(N, n, d)`` floats with a mask, and remember or compare its shape.
 
     A 2-D `X` is cut into ``estimator.n_tokens`` tokens, or into one token per column. The result
-    is a view of `X` wherever it is an array of float32 or float64.
+    is a view of `X` wherever it is an array of float32 or float64. With `any_length`, X must be 3-D
+    and its number of tokens need not be that of the fit.
     """
     X = ranked(X)
     rank = len(X.shape)
+    if any_length and rank != 3:
+        raise ValueError(
+            "tokens=Offsets needs X of shape (samples, positions, channels), got shape "
+            f"{tuple(X.shape)}. For sequences of single numbers use X[:, :, None]."
+        )
     if rank not in (2, 3):
         raise ValueError(
             "X must be 3-D (samples, tokens, channels) or 2-D (samples, columns), got shape "
@@ -103,7 +109,12 @@ def check_tokens(
         for name in ("token_names_", "channel_names_"):  # given to an earlier fit
             vars(estimator).pop(name, None)
         estimator.n_tokens_, estimator.n_channels_ = X.shape[1:]
-    elif X.shape[1:] != (estimator.n_tokens_, estimator.n_channels_):
+    elif any_length and X.shape[2] != estimator.n_channels_:
+        raise ValueError(
+            f"X has {X.shape[2]} channels, but this {type(estimator).__name__} was fitted on "
+            f"{estimator.n_channels_}."
+        )
+    elif not any_length and X.shape[1:] != (estimator.n_tokens_, estimator.n_channels_):
         raise ValueError(
             f"X has {X.shape[1]} tokens of {X.shape[2]} channels, but this "
             f"{type(estimator).__name__} was fitted on {estimator.n_tokens_} tokens of "
@@ -151,21 +162,26 @@ def _check_3d(X: Tokens, n_tokens: int | None) -> None:
         )
 
 
-def check_mask(mask: Any, shape: tuple[int, int]) -> Mask | None:
+def check_mask(
+    mask: Any,
+    shape: tuple[int, int],
+    name: str = "mask",
+    meaning: str = "a token is real and False at padding",
+) -> Mask | None:
     """Read a mask as booleans of `shape`; 0/1 numbers (attention masks of tokenisers) are fine."""
     if mask is None:
         return None
-    mask = np.asarray(as_numpy(mask, "mask"))
+    mask = np.asarray(as_numpy(mask, name))
     if mask.shape != shape:
         raise ValueError(
-            f"mask must have shape (samples, tokens) = {shape}, got {mask.shape}. "
-            "It is True where a token is real and False at padding."
+            f"{name} must have shape (samples, tokens) = {shape}, got {mask.shape}. "
+            f"It is True where {meaning}."
         )
     if mask.dtype != np.bool_:
         if not np.all(np.isin(mask, (0, 1))):
             raise ValueError(
-                f"mask must hold booleans or 0 and 1, got {mask.dtype} with other values. "
-                "Use mask=True where a token is real."
+                f"{name} must hold booleans or 0 and 1, got {mask.dtype} with other values. "
+                f"It is True where {meaning}."
             )
         mask = mask.astype(np.bool_)
     return mask
