@@ -8,10 +8,10 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format predictive clean
+.PHONY: help demo test lint format predictive equivalence clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(BASE)  ## Which positions of a peptide decide whether HLA-A*02:01 binds it?
 	$(BIN)/convexformer demo
@@ -30,6 +30,9 @@ format: $(DEV)  ## Mend style and formatting
 
 predictive: $(DEV)  ## Compare predictions with other models; resumes, stops after 3 hours
 	OMP_NUM_THREADS=1 nice $(BIN)/python -m convexformer.experiments.predictive --max-minutes 180
+
+equivalence: $(DEV)  ## Train networks against the certified floor; resumes, about 10 minutes
+	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce equivalence --out benchmarks/equivalence --page docs/equivalence.md
 
 clean:  ## Remove the environment, caches and builds
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

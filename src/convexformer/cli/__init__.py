@@ -12,6 +12,7 @@ from ._explain import explain
 from ._fit import fit
 from ._path import path
 from ._predict import predict
+from ._reproduce import reproduce
 
 __all__ = ["app"]
 
@@ -44,3 +45,4 @@ def main(
 
 for command in (demo, fit, path, predict, explain, costs):
     app.command()(command)
+app.add_typer(reproduce, name="reproduce")

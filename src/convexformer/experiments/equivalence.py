@@ -6,12 +6,13 @@ enough, those that find the global optimum come down to it. A job is one problem
 one number of heads, all starts side by side on one thread.
 
 Every finished job is a line in ``jobs.jsonl``; running again does only what is missing. Heights are
-relative to the floor: ``(objective - dual) / dual``.
+relative to the floor, ``(objective - dual) / dual``; seconds are of processor time.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -55,6 +56,19 @@ class Settings:
         """The numbers of heads to train on a problem."""
         return sorted({1, case.enough, 2 * case.enough}) if self.quick else case.sweep
 
+    def command(self, names: Iterable[str] = ()) -> str:
+        """What to type to run this again, for the problems `names` or for all.
+
+        Examples
+        --------
+        >>> from convexformer.experiments.equivalence import Settings
+        >>> Settings(seed=3).command()
+        'convexformer reproduce equivalence --starts 200 --steps 2000 --seed 3'
+        """
+        words = ["convexformer reproduce equivalence", *(["--quick"] if self.quick else [])]
+        words += [f"--starts {self.starts} --steps {self.steps} --seed {self.seed}"]
+        return " ".join(words + [f"--problem {name}" for name in names])
+
 
 @dataclass(frozen=True)
 class Job:
@@ -81,7 +95,7 @@ class Job:
         }
 
     def __str__(self) -> str:
-        return f"{self.case.label}, {self.optimizer}, {self.heads} heads"
+        return f"{self.case.label}: {self.optimizer}, {self.heads} head{'s'[: self.heads - 1]}"
 
 
 def list_jobs(names: Iterable[str], settings: Settings) -> list[Job]:
@@ -112,6 +126,7 @@ def run_job(job: Job) -> Record:
             steps=settings.steps,
             optimizer=job.optimizer,
             every=max(1, settings.steps // RECORDS),
+            clock=time.process_time,  # of others on the machine nothing is seen
             **options,
         )
     heights = height(runs.objectives.numpy(), case)  # (records, starts)
@@ -170,7 +185,6 @@ def run(
     names: Iterable[str] = tuple(CASES),
     settings: Settings | None = None,
     *,
-    command: str = "convexformer reproduce equivalence",
     report: Report = lambda done, total, what: None,
 ) -> Record:
     """Do what is missing in `folder`, and write and return the results.
@@ -182,12 +196,10 @@ def run(
     names : iterable of str
         Problems, of :data:`CASES`.
     settings : Settings, optional
-    command : str
-        What to write down as the command that was run.
     report : callable, optional
         Called as ``report(done, total, what)`` before every job, and at the end.
     """
-    settings = Settings() if settings is None else settings
+    settings, names = Settings() if settings is None else settings, list(names)
     jobs, file = list_jobs(names, settings), folder / "jobs.jsonl"
     records = finished(file, jobs)
     for i, job in enumerate(jobs):
@@ -197,6 +209,7 @@ def run(
             append(file, record)
             records[i] = record
     report(len(jobs), len(jobs), "done")
+    command = settings.command(() if names == list(CASES) else names)
     results = summarise([record for record in records if record is not None], settings, command)
     replace(folder / "results.json", json.dumps(results) + "\n")
     return results

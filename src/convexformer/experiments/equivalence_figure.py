@@ -1,0 +1,187 @@
+"""Height above the certified floor against time: one column per problem, one row per optimiser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ..plotting._style import FAINT, INK, MUTED, STYLE, spread
+from .records import Record
+
+ENOUGH, TWICE = "#0072b2", "#007a5a"
+LOW = 1e-8  # what is nearer to the floor is drawn on it
+PANEL = (1.75, 1.95)  # inches
+NAMES = {"adam": "Adam", "sgd": "SGD"}
+_LEFT: Any = {
+    "xy": (0, 0.5),
+    "xycoords": "axes fraction",
+    "xytext": (-58, 0),
+    "textcoords": "offset points",
+    "rotation": 90,
+    "ha": "center",
+    "va": "center",
+    "fontsize": 10,
+    "fontweight": "bold",
+}
+SPACE = 9.0  # points between two numbers at the ends of lines
+
+
+def draw(results: Record) -> Figure:
+    """The figure of a run, from its results alone.
+
+    Parameters
+    ----------
+    results : dict
+        As :func:`convexformer.experiments.equivalence.run` returns and writes them.
+    """
+    problems, optimizers = results["problems"], list(results["optimizers"])
+    columns = 6 if len(problems) > 3 else 2  # of the legend
+    foot = 0.65 + 1.2 / columns  # inches
+    width, height = PANEL[0] * len(problems) + 1.3, PANEL[1] * len(optimizers) + foot + 0.5
+    with rc_context(STYLE | {"font.size": 8, "xtick.labelsize": 7.5, "ytick.labelsize": 7.5}):
+        from matplotlib import pyplot as plt
+
+        figure, axes = plt.subplots(
+            len(optimizers),
+            len(problems),
+            figsize=(width, height),
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+            gridspec_kw={"wspace": 0.24, "hspace": 0.16},
+        )
+        figure.subplots_adjust(
+            left=0.95 / width, right=1 - 0.35 / width, bottom=foot / height, top=1 - 0.5 / height
+        )
+        _common_axes(axes[0, 0], results)
+        for column, (name, problem) in enumerate(problems.items()):
+            for ax, optimizer in zip(axes[:, column], optimizers, strict=True):
+                _panel(ax, _curves(results, name, optimizer), problem)
+            axes[0, column].set_title(problem["label"].replace(", ", ",\n"), fontsize=9, pad=6)
+        for ax, optimizer in zip(axes[:, 0], optimizers, strict=True):
+            ax.set_ylabel("height above the floor", fontsize=8.5)
+            ax.annotate(NAMES.get(optimizer, optimizer), **_LEFT)
+        starts = results["settings"]["starts"]
+        seconds = f"seconds of processor time, all {starts} starts side by side"
+        figure.text(0.5, (foot - 0.43) / height, seconds, ha="center", va="bottom", fontsize=8.5)
+        _legend(figure, columns)
+    return figure
+
+
+def _curves(results: Record, problem: str, optimizer: str) -> list[Record]:
+    mine = [r for r in results["records"] if (r["problem"], r["optimizer"]) == (problem, optimizer)]
+    return sorted(mine, key=lambda record: record["heads"])
+
+
+def _common_axes(ax: Axes, results: Record) -> None:
+    """Limits that suit all panels. Heights are drawn as logarithms, so that labels can be placed
+    in points."""
+    records, floors = results["records"], [p["floor"] for p in results["problems"].values()]
+    first = min(floor["solver_seconds"] for floor in floors)
+    last = max(record["recorded_seconds"][-1] for record in records)
+    top = max(record["heights"]["median"][0] for record in records)
+    ax.set_xscale("log")
+    ax.set_xlim(first / 2, last * 1.5)
+    ax.set_ylim(np.log10(LOW) - 0.35, np.log10(top) + 0.3)
+    ticks = np.arange(np.log10(LOW), np.log10(top) + 0.1, 2)
+    ax.set_yticks(ticks, ["≤ " + _power(ticks[0]), *map(_power, ticks[1:])])
+
+
+def _power(exponent: float) -> str:
+    return "1" if exponent == 0 else f"$10^{{{exponent:.0f}}}$"
+
+
+def _panel(ax: Axes, curves: list[Record], problem: Record) -> None:
+    floor = problem["floor"]
+    ax.axhline(_log(0.0), color=INK, linewidth=2.2, zorder=1)
+    ax.axhline(-4, color=FAINT, linewidth=0.8, zorder=0)
+    ax.plot(
+        floor["solver_seconds"],
+        _log(floor["gap"] / floor["dual"]),
+        marker="D",
+        markersize=5,
+        color=INK,
+        linestyle="none",
+        zorder=4,
+        clip_on=False,
+    )
+    labels = []
+    for curve, color in zip(curves, _colors(curves, problem["enough"]), strict=True):
+        seconds, heights = curve["recorded_seconds"], curve["heights"]
+        # The lowest so far: a start may go up again for a few steps.
+        best = np.minimum.accumulate(_log(heights["min"]))
+        ax.plot(seconds, best, color=color, linewidth=1.6, zorder=3)
+        ax.plot(
+            seconds, _log(heights["median"]), color=color, linewidth=0.8, dashes=(3, 1.5), zorder=2
+        )
+        labels.append((str(curve["heads"]), float(best[-1]), color))
+    _label_ends(ax, labels)
+
+
+def _log(heights: Any) -> Any:
+    return np.log10(np.maximum(heights, LOW))
+
+
+def _colors(curves: list[Record], enough: int) -> list[str]:
+    """Warm and darker the more heads while they are too few, then blue, then green."""
+    few = [curve["heads"] for curve in curves if curve["heads"] < enough]
+    shades = colormaps["YlOrBr"](np.linspace(0.42, 0.8, max(1, len(few))))
+    warm = {heads: to_hex(shade) for heads, shade in zip(few, shades, strict=False)}
+    return [
+        warm.get(curve["heads"], ENOUGH if curve["heads"] == enough else TWICE) for curve in curves
+    ]
+
+
+def _label_ends(ax: Axes, labels: list[tuple[str, float, str]]) -> None:
+    """Numbers of heads right of the lines, moved apart where they crowd."""
+    low, high = ax.get_ylim()
+    per_point = (high - low) / (72 * PANEL[1])
+    places = spread([end for _, end, _ in labels], SPACE * per_point, low, high)
+    for (text, _, color), place in zip(labels, places, strict=True):
+        ax.annotate(
+            text,
+            xy=(1, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            fontweight="bold",
+            color=color,
+            annotation_clip=False,
+        )
+
+
+def _legend(figure: Figure, columns: int) -> None:
+    brown = to_hex(colormaps["YlOrBr"](0.65))
+    handles = [
+        Line2D([], [], color=brown, label="too few heads"),
+        Line2D([], [], color=ENOUGH, label="enough heads"),
+        Line2D([], [], color=TWICE, label="twice as many"),
+        Line2D([], [], color=MUTED, linewidth=1.6, label="best start"),
+        Line2D([], [], color=MUTED, linewidth=0.8, dashes=(3, 1.5), label="median start"),
+        Line2D(
+            [],
+            [],
+            color=INK,
+            marker="D",
+            markersize=5,
+            linewidth=2.2,
+            label="certified optimum and floor",
+        ),
+    ]
+    figure.legend(
+        handles=handles,
+        loc="lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=8,
+        bbox_to_anchor=(0.5, 0.0),
+        columnspacing=1.8,
+    )

@@ -1,0 +1,135 @@
+"""The page of the equivalence experiment, in Markdown, made from its results alone."""
+
+from __future__ import annotations
+
+from .equivalence import select
+from .equivalence_figure import NAMES
+from .records import Record, environment_line, table
+
+PAGE = """\
+# Do networks come down to the certified optimum?
+
+Made by `{command}` from `results.json`, last run {date} UTC. Nothing here is typed by hand.
+
+{environments}
+
+A convex program gives a floor: its certified dual value, which no network of the equivalent class
+can pass, however it is trained. Here those networks, which are not convex, are trained from
+{starts} random starts each, with 1, 2, 4, ... heads up to as many as the optimum needs, and with
+twice as many. Problems are small, one per program; steps are full-batch, {steps:,} of them;
+attention is by exact projection on the simplex; gated heads are dealt to the gates in turn.
+Learning rates fall to zero as a cosine, from {rates};
+they are the same for all problems and were not tuned for each.
+
+![Height above the certified floor against time]({figure})
+
+*Height above the floor, (objective − dual) / dual, on a logarithmic axis; numbers at the ends of
+lines are heads. The diamond is the certified solver: its own gap, and the seconds it took. Seconds
+are of processor time on one thread, for all starts side by side.*
+
+## What it shows
+
+{findings}
+
+## Floors
+
+{floors}
+
+## All runs
+
+Best and median: the lowest height each start met, over all its steps. Close: the share of starts
+within {close:g} of the floor. **Bold**: enough heads.
+
+{rows}
+"""
+
+
+def render(results: Record, figure: str = "figures/equivalence.png") -> str:
+    """The page of `results`; `figure` is where the figure is, seen from the page."""
+    settings = results["settings"]
+    return PAGE.format(
+        command=results["command"],
+        date=results["date"],
+        environments="\n".join(map(environment_line, results["environments"])),
+        starts=settings["starts"],
+        steps=settings["steps"],
+        rates=" and ".join(map(_rate, results["optimizers"].items())),
+        figure=figure,
+        findings="\n".join(f"- {sentence}" for sentence in findings(results)),
+        floors=_floor_table(results),
+        close=results["close"],
+        rows=_row_table(results),
+    )
+
+
+def _rate(item: tuple[str, Record]) -> str:
+    name, options = item
+    if name == "sgd":
+        return f"{options['lr']:g} / curvature (SGD, momentum {options['momentum']:g})"
+    return f"{options['lr']:g} ({NAMES.get(name, name)})"
+
+
+def findings(results: Record) -> list[str]:
+    """Sentences that the numbers, and nothing else, decide."""
+    rows = results["rows"]
+    runs, below = sum(row["starts"] for row in rows), sum(row["below"] for row in rows)
+    few = [row for row in rows if not row["enough"]]
+    enough = [row for row in rows if row["enough"]]
+    told = [f"{below} of {runs:,} runs went below the floor (beyond rounding, 1e-12)."]
+    if few:
+        nearest = min(few, key=lambda row: row["best"])
+        told.append(
+            f"With too few heads, none of {sum(row['starts'] for row in few):,} runs came nearer "
+            f"than {nearest['best']:.2g} ({_who(results, nearest)})."
+            if nearest["best"] > results["close"]
+            else f"With too few heads, some came as near as {nearest['best']:.2g} "
+            f"({_who(results, nearest)})."
+        )
+    share = sum(row["close"] * row["starts"] for row in enough)
+    told.append(
+        f"With enough heads or twice as many, {share:,.0f} of "
+        f"{sum(row['starts'] for row in enough):,} runs came within {results['close']:g} of it; "
+        "the others ended in local minima, or were still on their way."
+    )
+    short = [row for row in enough if row["close"] == 0]
+    told += [
+        f"{_who(results, row)}: no start came so near, the best stayed {row['best']:.2g} above."
+        for row in short
+    ]
+    return told
+
+
+def _who(results: Record, row: Record) -> str:
+    label = results["problems"][row["problem"]]["label"]
+    heads = "1 head" if row["heads"] == 1 else f"{row['heads']} heads"
+    return f"{label}: {NAMES.get(row['optimizer'], row['optimizer'])}, {heads}"
+
+
+def _floor_table(results: Record) -> str:
+    header = ["problem", "loss", "beta", "objective", "dual value", "relative gap"]
+    rows = []
+    for problem in results["problems"].values():
+        floor = problem["floor"]
+        numbers = [f"{floor[key]:.8g}" for key in ("primal", "dual")]
+        rows.append(
+            [problem["label"], problem["loss"], f"{floor['beta']:.4g}", *numbers]
+            + [f"{floor['relative_gap']:.0e}", str(problem["enough"])]
+        )
+    return table([*header, "heads that suffice"], rows)
+
+
+def _row_table(results: Record) -> str:
+    optimizers = list(results["optimizers"])
+    header = ["problem", "heads"]
+    for name in optimizers:
+        header += [f"{NAMES.get(name, name)}: best", "median", "close"]
+    rows = []
+    for key, problem in results["problems"].items():
+        for heads in sorted({row["heads"] for row in select(results, problem=key)}):
+            bold = "**" if heads >= problem["enough"] else ""
+            line = [problem["label"], f"{bold}{heads}{bold}"]
+            for name in optimizers:
+                (row,) = select(results, problem=key, heads=heads, optimizer=name)
+                line += [f"{row['best']:.1e}", f"{row['median']:.1e}", f"{row['close']:.0%}"]
+            rows.append(line)
+    return table(header, rows)
