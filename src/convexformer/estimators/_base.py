@@ -12,9 +12,11 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from ..problem import PENALTIES, Certificate, Design, Problem, TokenDesign
+from ..problem import PENALTIES, Design, Problem, TokenDesign
 from ..problem.penalties import safe_norm
 from ..solvers import Solution, TracePoint
+from ..solvers.refit import Refitted
+from ._refit import Refittable
 from ._validation import (
     Array,
     Mask,
@@ -47,7 +49,7 @@ class TrainingData:
         return TrainingData(self.X[rows], mask, self.y[rows], self.Y[rows], weight)
 
 
-class ConvexAttention(BaseEstimator):
+class ConvexAttention(Refittable, BaseEstimator):
     """Base of the estimators; a task mixin says what targets and scores mean."""
 
     penalty: str
@@ -61,7 +63,6 @@ class ConvexAttention(BaseEstimator):
 
     coef_: Array
     intercept_: Array
-    certificate_: Certificate
 
     # Before the solve -------------------------------------------------------------------------
 
@@ -72,6 +73,7 @@ class ConvexAttention(BaseEstimator):
         check_positive("tol", self.tol, "It is the relative duality gap at which to stop.")
         check_count("max_iter", self.max_iter)
         check_positive("max_time", self.max_time, "It is in seconds.", optional=True)
+        self._check_refit()
         self._check_task_parameters()
 
     def _read(self, X: Any, y: Any, sample_weight: Any, mask: Any) -> TrainingData:
@@ -118,10 +120,10 @@ class ConvexAttention(BaseEstimator):
 
     # After the solve --------------------------------------------------------------------------
 
-    def _keep(self, solution: Solution) -> Self:
-        """Turn a solution into fitted attributes."""
-        self._set_coefficients(solution.Z.transpose(2, 0, 1), solution.intercept)
-        self.certificate_ = solution.certificate
+    def _keep(self, fitted: Solution | Refitted) -> Self:
+        """Turn a solution, refitted or not, into fitted attributes."""
+        self._set_coefficients(fitted.Z.transpose(2, 0, 1), fitted.intercept)
+        solution = self._keep_selection(fitted)
         self.beta_ = solution.certificate.beta
         self.beta_max_ = solution.certificate.beta_max
         self.n_iter_ = solution.n_iter
@@ -136,13 +138,14 @@ class ConvexAttention(BaseEstimator):
         self.tokens_ = np.flatnonzero(np.any(norms, axis=0))
         self.token_norms_ = norms[0] if len(norms) == 1 else norms
 
-    def _warn_unless_converged(self, converged: bool) -> None:
-        if not converged:
-            gap = self.certificate_.relative_gap
+    def _warn_unless_converged(self) -> None:
+        gap = self._certificate.relative_gap
+        if not gap <= self.tol:
+            holds = "selection_certificate_" if self._is_refitted else "certificate_"
             warnings.warn(
                 f"Stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}: the "
                 f"objective may still be lowered by at most that fraction. The model is usable and "
-                "certificate_ holds its true gap. Raise max_iter or max_time, scale X "
+                f"{holds} holds its true gap. Raise max_iter or max_time, scale X "
                 "(TokenScaler), raise beta, or accept the gap with a larger tol.",
                 ConvergenceWarning,
                 stacklevel=3,
@@ -168,7 +171,8 @@ class ConvexAttention(BaseEstimator):
 
         It has one simplex-attention head per nonzero block of the coefficients, the same scores,
         and the same objective with weight decay. It is nonconvex in its weights, as networks are,
-        and stands at a global optimum to within the certificate.
+        and stands at a global optimum to within the certificate. That of a refitted model has the
+        same scores, but stands at no optimum: `refit` moved away from it.
 
         Returns
         -------

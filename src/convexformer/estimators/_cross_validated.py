@@ -16,6 +16,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.parallel import Parallel, delayed
 
 from ..solvers import Solution, solve
+from ..solvers.refit import Refitted
 from ._base import ConvexAttention, TrainingData
 from ._folds import FoldResult, Scorer, choose, score_fold
 from ._validation import Array, check_choice, check_fractions
@@ -88,8 +89,7 @@ class CrossValidated(ConvexAttention, Persistent):
         results = self._score_folds(data, folds, score_params)
         self._choose(results)
         self._warn_at_the_edge()
-        solution = self._final_solution(data)
-        self._keep(solution)._warn_unless_converged(solution.converged)
+        self._keep(self._final_fit(data))._warn_unless_converged()
         return self
 
     def _route(
@@ -191,10 +191,10 @@ class CrossValidated(ConvexAttention, Persistent):
                 stacklevel=3,
             )
 
-    def _final_solution(self, data: TrainingData) -> Solution:
+    def _final_fit(self, data: TrainingData) -> Solution | Refitted:
         self._prepare(data)
         problem = self._problem(data)
-        return solve(
+        solution = solve(
             problem,
             self.beta_fraction_ * problem.beta_max,
             tol=self.tol,
@@ -202,6 +202,7 @@ class CrossValidated(ConvexAttention, Persistent):
             max_time=self.max_time,
             callback=self._report,
         )
+        return self._refitted(problem, solution)
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Metadata that fit takes itself, and passes to splitter and scorer.

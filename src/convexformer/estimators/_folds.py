@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..solvers import Solution, solve_path
+from ..solvers.refit import Refitted
 from ._base import ConvexAttention, TrainingData
 from ._validation import Array
 
@@ -65,7 +66,8 @@ def score_fold(
     judge = _judge(estimator, test_part, scorer, score_params)
     scores, gaps, converged = [], [], True
     for solution in path:
-        full = solution if not len(missing) else _embed(solution, solvable, fill)
+        fitted = estimator._refitted(problem, solution)  # what is used is what is scored
+        full = fitted if not len(missing) else _embed(fitted, solvable, fill)
         scores.append(judge(copy.copy(estimator)._keep(full)))
         gaps.append(solution.certificate.relative_gap)
         converged &= solution.converged
@@ -97,7 +99,9 @@ def _judge(
     return lambda model: float(scorer(model, X, part.y, **score_params))
 
 
-def _embed(solution: Solution, solvable: NDArray[np.bool_], fill: Array) -> Solution:
+def _embed(
+    solution: Solution | Refitted, solvable: NDArray[np.bool_], fill: Array
+) -> Solution | Refitted:
     """Coefficients of some outputs as those of all: the others have only their `fill`."""
     Z = np.zeros((*solution.Z.shape[:2], len(solvable)))
     Z[:, :, solvable] = solution.Z

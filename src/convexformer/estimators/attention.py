@@ -64,7 +64,7 @@ class SingleBeta(ConvexAttention, Persistent):
             init=self._last_solution(problem, start),
             callback=self._report,
         )
-        self._keep(solution)._warn_unless_converged(solution.converged)
+        self._keep(self._refitted(problem, solution))._warn_unless_converged()
         return self
 
     def _last_coefficients(self) -> Array | None:
@@ -74,7 +74,7 @@ class SingleBeta(ConvexAttention, Persistent):
         """The last fit as a start, where it was asked for and has the right shape."""
         if Z is None or Z.shape != problem.shape:
             return None
-        return Solution(Z, self.intercept_, self.certificate_, converged=False, n_iter=0)
+        return Solution(Z, self.intercept_, self._certificate, converged=False, n_iter=0)
 
 
 class ConvexAttentionRegressor(Regression, SingleBeta):
@@ -106,6 +106,11 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         Residual at which Huber's loss turns linear, in units of y.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
+    refit : bool or float, default=False
+        Whether to fit once more the tokens that this fit selected, with a small ridge in place of
+        the penalty, which shrinks: sparse models predict better for it, but they are no longer
+        the certified optimum. A number is the strength of the ridge as a fraction of the mean
+        curvature of the loss at the model without tokens; True is 1e-3. See Notes.
     token_weights : array-like of shape (n_tokens,), optional
         Positive factors :math:`w_k` of the penalty; 1 if omitted.
     n_tokens : int, optional
@@ -129,7 +134,11 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         :math:`Z`, one row per output.
     intercept_ : ndarray of shape (n_outputs,)
     certificate_ : Certificate
-        Objective, lower bound and gap, computed in float64 from the coefficients alone.
+        Objective, lower bound and gap, computed in float64 from the coefficients alone. A
+        refitted model has none.
+    selection_certificate_, selection_coef_, selection_intercept_, ridge_
+        Of a refitted model only: the certificate, coefficients and intercept of the fit that
+        selected the tokens, and the absolute strength of the ridge, per output.
     tokens_ : ndarray of int
         Tokens that the optimum uses.
     token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
@@ -148,6 +157,17 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
     --------
     ConvexAttentionRegressorCV : Chooses beta by cross-validation.
     attention_path : Solutions for many betas.
+
+    Notes
+    -----
+    With `refit`, `coef_` and `intercept_` minimise
+
+    .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
+              + \tfrac12 \sum_l \lambda_l \sum_k w_k^2 \|Z_k[:, l]\|_2^2
+
+    over the tokens that the certified fit selected: for every output its own, or for all outputs
+    (``penalty="token"``, and ``"nuclear"``, whose low rank is not kept). `beta_`, `n_iter_` and
+    `trace_` stay those of the certified fit.
 
     Examples
     --------
@@ -172,6 +192,7 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         loss: str = "squared",
         huber_delta: float = 1.35,
         fit_intercept: bool = True,
+        refit: Any = False,
         token_weights: Any = None,
         n_tokens: int | None = None,
         tol: float = 1e-6,
@@ -186,6 +207,7 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         self.loss = loss
         self.huber_delta = huber_delta
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.token_weights = token_weights
         self.n_tokens = n_tokens
         self.tol = tol
@@ -221,6 +243,11 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         :math:`\beta \sum_k w_k \|Z_k\|_F`.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
+    refit : bool or float, default=False
+        Whether to fit once more the tokens that this fit selected, with a small ridge in place of
+        the penalty, which shrinks: sparse models predict better for it, but they are no longer
+        the certified optimum. A number is the strength of the ridge as a fraction of the mean
+        curvature of the loss at the model without tokens; True is 1e-3. See Notes.
     class_weight : dict or "balanced", optional
         Factors of the sample weights: ``{class: weight}``, 1 for classes left out; "balanced" gives
         all classes the same total weight. Not for multilabel targets.
@@ -249,7 +276,11 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         :math:`Z`; one row for two classes, of the second class.
     intercept_ : ndarray of shape (1,) or (n_classes,)
     certificate_ : Certificate
-        Objective, lower bound and gap, computed in float64 from the coefficients alone.
+        Objective, lower bound and gap, computed in float64 from the coefficients alone. A
+        refitted model has none.
+    selection_certificate_, selection_coef_, selection_intercept_, ridge_
+        Of a refitted model only: the certificate, coefficients and intercept of the fit that
+        selected the tokens, and the absolute strength of the ridge, per output.
     tokens_ : ndarray of int
         Tokens that the optimum uses.
     token_norms_ : ndarray of shape (n_tokens,) or (n_classes, n_tokens)
@@ -268,6 +299,17 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
     --------
     ConvexAttentionClassifierCV : Chooses beta by cross-validation.
     attention_path : Solutions for many betas.
+
+    Notes
+    -----
+    With `refit`, `coef_` and `intercept_` minimise
+
+    .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
+              + \tfrac12 \sum_l \lambda_l \sum_k w_k^2 \|Z_k[:, l]\|_2^2
+
+    over the tokens that the certified fit selected: for every output its own, or for all outputs
+    (``penalty="token"``, and ``"nuclear"``, whose low rank is not kept). `beta_`, `n_iter_` and
+    `trace_` stay those of the certified fit.
 
     Examples
     --------
@@ -292,6 +334,7 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         beta_scale: str = "relative",
         penalty: str = "token-output",
         fit_intercept: bool = True,
+        refit: Any = False,
         class_weight: Any = None,
         token_weights: Any = None,
         n_tokens: int | None = None,
@@ -305,6 +348,7 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         self.beta_scale = beta_scale
         self.penalty = penalty
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.class_weight = class_weight
         self.token_weights = token_weights
         self.n_tokens = n_tokens

@@ -36,6 +36,9 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         standard error (over folds) of that, for a sparser model.
     n_jobs : int, optional
         Folds solved in parallel, by joblib.
+    refit : bool or float, default=False
+        As in :class:`ConvexAttentionRegressor`. The models of the folds are refitted before they
+        are scored, so that beta is chosen for refitted models (the relaxed lasso).
     penalty, loss, huber_delta, fit_intercept, token_weights, n_tokens
         As in :class:`ConvexAttentionRegressor`.
     tol : float, default=1e-6
@@ -62,7 +65,8 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
     best_index_, best_score_ : int, float
         Index of the chosen fraction in `betas_`, and its mean score. A chosen fraction that is the
         smallest tried warns: a smaller one may be better.
-    coef_, intercept_, certificate_, tokens_, token_norms_, beta_, beta_max_, n_iter_, trace_
+    coef_, intercept_, certificate_, tokens_, token_norms_, beta_, beta_max_, n_iter_, trace_,
+    selection_certificate_, selection_coef_, selection_intercept_, ridge_
         Of the fit to all data, as in :class:`ConvexAttentionRegressor`; `beta_` is absolute.
     n_tokens_, n_channels_, n_features_in_, feature_names_in_
         As in :class:`ConvexAttentionRegressor`.
@@ -95,6 +99,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         loss: str = "squared",
         huber_delta: float = 1.35,
         fit_intercept: bool = True,
+        refit: Any = False,
         token_weights: Any = None,
         n_tokens: int | None = None,
         tol: float = 1e-6,
@@ -113,6 +118,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         self.loss = loss
         self.huber_delta = huber_delta
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.token_weights = token_weights
         self.n_tokens = n_tokens
         self.tol = tol
@@ -148,6 +154,9 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         standard error (over folds) of that, for a sparser model.
     n_jobs : int, optional
         Folds solved in parallel, by joblib.
+    refit : bool or float, default=False
+        As in :class:`ConvexAttentionClassifier`. The models of the folds are refitted before they
+        are scored, so that beta is chosen for refitted models (the relaxed lasso).
     penalty, fit_intercept, class_weight, token_weights, n_tokens
         As in :class:`ConvexAttentionClassifier`; "balanced" is worked out on each fold.
     tol : float, default=1e-6
@@ -173,7 +182,8 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
     best_index_, best_score_ : int, float
         Index of the chosen fraction in `betas_`, and its mean score. A chosen fraction that is the
         smallest tried warns: a smaller one may be better.
-    classes_, coef_, intercept_, certificate_, tokens_, token_norms_, beta_, beta_max_, n_iter_
+    classes_, coef_, intercept_, certificate_, tokens_, token_norms_, beta_, beta_max_, n_iter_,
+    selection_certificate_, selection_coef_, selection_intercept_, ridge_
         Of the fit to all data, as in :class:`ConvexAttentionClassifier`; `beta_` is absolute.
     trace_, n_tokens_, n_channels_, n_features_in_, feature_names_in_
         As in :class:`ConvexAttentionClassifier`.
@@ -210,6 +220,7 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         n_jobs: int | None = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,
+        refit: Any = False,
         class_weight: Any = None,
         token_weights: Any = None,
         n_tokens: int | None = None,
@@ -227,6 +238,7 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         self.n_jobs = n_jobs
         self.penalty = penalty
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.class_weight = class_weight
         self.token_weights = token_weights
         self.n_tokens = n_tokens

@@ -17,6 +17,7 @@ import convexformer
 
 from ..problem import Certificate
 from ..solvers import TracePoint
+from ._refit import REFIT_ATTRIBUTES
 
 FORMAT = "convexformer"
 FORMAT_VERSION = 1
@@ -25,6 +26,8 @@ LABELS = ("classes_", "feature_names_in_", "token_names_", "channel_names_")  # 
 
 class Persistent:
     """Adds `save` and `load` to an estimator."""
+
+    _certificate: Certificate
 
     _saved_arrays: ClassVar[tuple[str, ...]] = ("coef_", "intercept_")
     _saved_values: ClassVar[tuple[str, ...]] = (
@@ -61,7 +64,11 @@ class Persistent:
             raise FileExistsError(f"{path} exists already. Pass overwrite=True to replace it.")
         if not path.parent.is_dir():
             raise FileNotFoundError(f"The folder {path.parent} of {path.name} does not exist.")
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in self._saved("arrays")}
+        refitted = [name for name in REFIT_ATTRIBUTES if hasattr(self, name)]
+        arrays = {
+            name: np.ascontiguousarray(getattr(self, name))
+            for name in (*self._saved("arrays"), *refitted)
+        }
         header = {
             "format": FORMAT,
             "format_version": str(FORMAT_VERSION),
@@ -80,7 +87,7 @@ class Persistent:
             "library_version": convexformer.__version__,
             "class": type(self).__name__,
             "params": params,
-            "certificate": self.certificate_.to_dict(),
+            "certificate": self._certificate.to_dict(),  # of the selection, where refitted
             "trace": [list(point) for point in self.trace_],
             "values": {name: _plain(getattr(self, name)) for name in self._saved("values")},
         }
@@ -123,6 +130,9 @@ class Persistent:
     def _restore(self, described: dict[str, Any], arrays: dict[str, NDArray]) -> None:
         for name in self._saved("arrays"):
             setattr(self, name, arrays[name])
+        for name in REFIT_ATTRIBUTES:
+            if name in arrays:
+                setattr(self, name, arrays[name])
         for name in self._saved("values"):
             setattr(self, name, described["values"][name])
         for name in LABELS:
@@ -130,10 +140,10 @@ class Persistent:
                 stored = described[name]
                 setattr(self, name, np.array(stored["values"], dtype=stored["dtype"]))
         figures = described["certificate"]
-        self.certificate_ = Certificate(
+        self._certificate = Certificate(
             *(figures[name] for name in ("primal", "dual", "beta", "beta_max"))
         )
-        self.beta_, self.beta_max_ = self.certificate_.beta, self.certificate_.beta_max
+        self.beta_, self.beta_max_ = self._certificate.beta, self._certificate.beta_max
         self.trace_ = [TracePoint(*point) for point in described["trace"]]
         self._set_coefficients(arrays["coef_"], arrays["intercept_"])  # type: ignore[attr-defined]
 

@@ -14,10 +14,12 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from ..problem import Certificate, TokenDesign
+from ..problem import TokenDesign
 from ..problem.sequence import ATTENTION, AttentionParts, SequenceProblem, to_tokens
 from ..solvers import TracePoint
+from ..solvers.refit_sequence import refit_sequence
 from ..solvers.sequence import solve_sequence
+from ._refit import Refittable
 from ._validation import (
     Array,
     Mask,
@@ -60,7 +62,7 @@ class AttentionMaps:
     aggregate: Array
 
 
-class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
+class ConvexSequenceRegressor(RegressorMixin, Refittable, BaseEstimator, Persistent):
     r"""Attention from position to position for matrix targets, to a certified global optimum.
 
     .. math:: \min_{Z, b}\ \frac12 \sum_{i, r, l} a_i \Bigl(\sum_{j, k} Z_{jl}[r, k]\, X_i[k, j]
@@ -87,6 +89,11 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
         two.
     fit_intercept : bool, default=True
         Whether to fit an intercept per output, the same at all positions, not penalised.
+    refit : bool or float, default=False
+        Whether to fit once more the entries of :math:`Z` that this fit selected (who attends to
+        whom), by least squares with a small ridge in place of the penalty, which shrinks. Rows
+        keep their equal sums; the result is not the certified optimum. A number is the strength
+        of the ridge as a fraction of the mean square of the columns in use; True is 1e-3.
     tol : float, default=1e-6
         Relative duality gap at which to stop.
     max_iter : int, default=10000
@@ -106,7 +113,11 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
     attention_maps_ : AttentionMaps
         The maps of the equivalent network with their weights, and one map over all of them.
     certificate_ : Certificate
-        Objective, lower bound and gap, computed in float64 from the coefficients alone.
+        Objective, lower bound and gap, computed in float64 from the coefficients alone. A
+        refitted model has none.
+    selection_certificate_, selection_coef_, selection_intercept_, ridge_
+        Of a refitted model only: the certificate, coefficients and intercept of the fit that
+        selected, and the absolute strength of the ridge, per output.
     beta_, beta_max_ : float
         Penalty strength, absolute, and the smallest at which ``Z = 0``.
     n_iter_ : int
@@ -142,7 +153,8 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
 
     coef_: Array
     intercept_: Array
-    certificate_: Certificate
+
+    _refit = staticmethod(refit_sequence)
 
     def __init__(
         self,
@@ -151,6 +163,7 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
         beta_scale: str = "relative",
         attention: str = "stochastic",
         fit_intercept: bool = True,
+        refit: Any = False,
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
@@ -160,6 +173,7 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
         self.beta_scale = beta_scale
         self.attention = attention
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
@@ -169,6 +183,7 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
         check_choice("beta_scale", self.beta_scale, ("relative", "absolute"))
         check_choice("attention", self.attention, ATTENTION)
         check_bool("fit_intercept", self.fit_intercept)
+        self._check_refit()
         check_positive("tol", self.tol, "It is the relative duality gap at which to stop.")
         check_count("max_iter", self.max_iter)
         check_positive("max_time", self.max_time, "It is in seconds.", optional=True)
@@ -211,16 +226,19 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
             max_time=self.max_time,
             callback=self._report,
         )
-        self._set_coefficients(solution.Z, solution.intercept)
-        self.certificate_ = solution.certificate
+        fitted = self._refitted(problem, solution)
+        self._set_coefficients(fitted.Z, fitted.intercept)
+        self._keep_selection(fitted)
         self.beta_, self.beta_max_ = solution.certificate.beta, solution.certificate.beta_max
         self.n_iter_, self.trace_ = solution.n_iter, solution.trace
         self.n_outputs_ = Y.shape[2]
         if not solution.converged:
+            gap = solution.certificate.relative_gap
+            holds = "selection_certificate_" if self._is_refitted else "certificate_"
             warnings.warn(
-                f"Stopped at a relative duality gap of {self.certificate_.relative_gap:.1e}, above "
+                f"Stopped at a relative duality gap of {gap:.1e}, above "
                 f"tol={self.tol:g}: the objective may still be lowered by at most that fraction. "
-                "The model is usable and certificate_ holds its true gap. Raise max_iter or "
+                f"The model is usable and {holds} holds its true gap. Raise max_iter or "
                 "max_time, scale X (TokenScaler), raise beta, or accept the gap with a larger tol.",
                 ConvergenceWarning,
                 stacklevel=2,
@@ -277,6 +295,9 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
                 f"relative gap {point.relative_gap:8.1e}  {point.n_active:5d} matrices",
                 flush=True,
             )
+
+    def _as_coef(self, Z: Array) -> Array:
+        return Z
 
     def _set_coefficients(self, coef: Array, intercept: Array) -> None:
         # One memory layout always: a loaded model predicts the same bits as the saved one.
@@ -359,7 +380,8 @@ class ConvexSequenceRegressor(RegressorMixin, BaseEstimator, Persistent):
 
         It has two heads per nonzero :math:`Z_{jl}`, one where its entries have one sign, the same
         predictions, and the same objective with weight decay. It is nonconvex in its weights, as
-        networks are, and stands at a global optimum to within the certificate.
+        networks are, and stands at a global optimum to within the certificate. That of a refitted
+        model has the same predictions, but stands at no optimum.
 
         Returns
         -------

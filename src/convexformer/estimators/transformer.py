@@ -36,8 +36,8 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
-    penalty, loss, huber_delta, fit_intercept, token_weights, n_tokens, tol, max_iter,
-    max_time, warm_start, verbose
+    penalty, loss, huber_delta, fit_intercept, refit, token_weights, n_tokens, tol,
+    max_iter, max_time, warm_start, verbose
         As in :class:`ConvexAttentionRegressor`.
 
     Attributes
@@ -81,6 +81,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         loss: str = "squared",
         huber_delta: float = 1.35,
         fit_intercept: bool = True,
+        refit: Any = False,
         token_weights: Any = None,
         n_tokens: int | None = None,
         tol: float = 1e-6,
@@ -98,6 +99,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         self.loss = loss
         self.huber_delta = huber_delta
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.token_weights = token_weights
         self.n_tokens = n_tokens
         self.tol = tol
@@ -133,7 +135,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
-    penalty, fit_intercept, class_weight, token_weights, n_tokens, tol, max_iter, max_time,
+    penalty, fit_intercept, refit, class_weight, token_weights, n_tokens, tol, max_iter, max_time,
     warm_start, verbose
         As in :class:`ConvexAttentionClassifier`.
 
@@ -176,6 +178,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         random_state: Any = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,
+        refit: Any = False,
         class_weight: Any = None,
         token_weights: Any = None,
         n_tokens: int | None = None,
@@ -192,6 +195,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         self.random_state = random_state
         self.penalty = penalty
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.class_weight = class_weight
         self.token_weights = token_weights
         self.n_tokens = n_tokens
@@ -229,8 +233,8 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
-    penalty, loss, huber_delta, fit_intercept, token_weights, n_tokens, tol, max_iter,
-    max_time, verbose
+    penalty, loss, huber_delta, fit_intercept, refit, token_weights, n_tokens, tol,
+    max_iter, max_time, verbose
         As in :class:`ConvexAttentionRegressorCV`.
 
     Attributes
@@ -277,6 +281,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         loss: str = "squared",
         huber_delta: float = 1.35,
         fit_intercept: bool = True,
+        refit: Any = False,
         token_weights: Any = None,
         n_tokens: int | None = None,
         tol: float = 1e-6,
@@ -298,6 +303,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         self.loss = loss
         self.huber_delta = huber_delta
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.token_weights = token_weights
         self.n_tokens = n_tokens
         self.tol = tol
@@ -333,7 +339,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
-    penalty, fit_intercept, class_weight, token_weights, n_tokens, tol, max_iter, max_time,
+    penalty, fit_intercept, refit, class_weight, token_weights, n_tokens, tol, max_iter, max_time,
     verbose
         As in :class:`ConvexAttentionClassifierCV`.
 
@@ -379,6 +385,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         random_state: Any = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,
+        refit: Any = False,
         class_weight: Any = None,
         token_weights: Any = None,
         n_tokens: int | None = None,
@@ -399,6 +406,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         self.random_state = random_state
         self.penalty = penalty
         self.fit_intercept = fit_intercept
+        self.refit = refit
         self.class_weight = class_weight
         self.token_weights = token_weights
         self.n_tokens = n_tokens

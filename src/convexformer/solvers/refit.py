@@ -31,6 +31,7 @@ from .solution import Iterate, Solution
 Array = NDArray[np.float64]
 Cells = NDArray[np.bool_]
 
+RIDGE = 1e-3  # unless another strength is asked for
 TOL = 1e-16  # relative distance from the minimum, proved by strong convexity, at which to stop
 MAX_ITER = 100
 MOST_UNKNOWNS = 2000  # of a system that is factorised; larger ones are solved by iteration
@@ -66,7 +67,7 @@ class Refitted:
         return self.selection.certificate
 
 
-def refit(problem: Problem, solution: Solution, ridge: float = 1e-3) -> Refitted:
+def refit(problem: Problem, solution: Solution, ridge: float = RIDGE) -> Refitted:
     """Minimise the loss over the cells of `solution` that are not zero, with a small ridge.
 
     Parameters

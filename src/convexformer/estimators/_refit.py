@@ -1,0 +1,97 @@
+"""What `refit` does to an estimator: other coefficients, and a certificate under its true name."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from ..problem import Certificate
+from ..solvers import Solution
+from ..solvers.refit import RIDGE, Refitted, refit
+from ._validation import Array, check_positive
+
+REFIT_ATTRIBUTES = ("selection_coef_", "selection_intercept_", "ridge_")
+
+
+class Refittable:
+    """Keeps a solution, or what was refitted on the tokens that it selected."""
+
+    refit: Any
+    coef_: Array
+    ridge_: Array
+
+    _certificate: Certificate  # of the solution, refitted or not
+    _refit: ClassVar[Any] = staticmethod(refit)
+
+    @property
+    def certificate_(self) -> Certificate:
+        """Objective, lower bound and gap; refitted models have none."""
+        if self._is_refitted:
+            raise AttributeError(
+                f"This {type(self).__name__} was refitted (refit={self.refit!r}): its coefficients "
+                "are not the certified optimum, and have no certificate. selection_certificate_ is "
+                "that of the fit which selected the tokens; for a certified model fit with "
+                "refit=False."
+            )
+        return self._certificate
+
+    @property
+    def selection_certificate_(self) -> Certificate:
+        """Certificate of the fit that selected what was refitted."""
+        if not self._is_refitted:
+            raise AttributeError(
+                f"This {type(self).__name__} was not refitted; see certificate_, and refit=True."
+            )
+        return self._certificate
+
+    @property
+    def _is_refitted(self) -> bool:
+        return "ridge_" in vars(self)
+
+    def _check_refit(self) -> None:
+        if not isinstance(self.refit, (bool, np.bool_)):
+            check_positive(
+                "refit", self.refit, f"Or use True, for {RIDGE:g}, or False, for no refit."
+            )
+
+    @property
+    def _ridge(self) -> float | None:
+        """Strength of the ridge asked for, None where no refit is."""
+        if isinstance(self.refit, (bool, np.bool_)):
+            return RIDGE if self.refit else None
+        return float(self.refit)
+
+    def _refitted(self, problem: Any, solution: Solution) -> Solution | Refitted:
+        """`solution`, refitted where that was asked for."""
+        if self._ridge is None:
+            return solution
+        fitted: Refitted = self._refit(problem, solution, self._ridge)
+        if not fitted.converged:
+            warnings.warn(
+                "The refit stopped before it came to its minimum; the model is usable. Use a "
+                f"stronger ridge than refit={self._ridge:g}, or scale X (TokenScaler).",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return fitted
+
+    def _as_coef(self, Z: Array) -> Array:
+        """Coefficients of a problem, ``(groups, d, c)``, in the shape of `coef_`."""
+        return np.ascontiguousarray(Z.transpose(2, 0, 1)).reshape(-1, *self.coef_.shape[1:])
+
+    def _keep_selection(self, fitted: Solution | Refitted) -> Solution:
+        """Remember what belongs to the certified solution, and return it."""
+        for name in REFIT_ATTRIBUTES:
+            vars(self).pop(name, None)
+        solution = fitted
+        if isinstance(fitted, Refitted):
+            solution = fitted.selection
+            self.selection_coef_ = self._as_coef(solution.Z)
+            self.selection_intercept_ = solution.intercept
+            self.ridge_ = fitted.ridge
+        assert isinstance(solution, Solution)
+        self._certificate = solution.certificate
+        return solution
