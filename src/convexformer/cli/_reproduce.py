@@ -90,8 +90,15 @@ def equivalence(
 
 
 def _load() -> Any:
-    """The experiment; a missing package is named with the line that cures it."""
+    """The experiment; a missing package is named, with the line that cures it, before any work."""
     try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "figures need matplotlib, which is not installed: pip install matplotlib"
+        ) from error
+    try:
+        import convexformer.nn  # noqa: F401  # first, because its error says what to install
         from convexformer.experiments import equivalence
     except ImportError as error:
         raise InputError(error) from error
@@ -128,7 +135,7 @@ def _progress(folder: Path) -> Iterator[Report]:
             yield report
         except KeyboardInterrupt:
             bar.stop()
-            words = f"stopped; {count} finished jobs are kept in {folder}: run again to go on"
+            words = f"stopped; finished jobs ({count}) are kept in {folder}: run again to go on"
             console.print(words, style=STYLES["warn"], soft_wrap=True)
             raise typer.Exit(130) from None
 
@@ -157,13 +164,15 @@ def _tell(results: dict[str, Any], files: list[Path]) -> None:
     console.print()
     for sentence in findings(results)[:3]:
         console.print(Text(sentence))
-    console.print(Text.assemble("Page and figure: ", (" and ".join(map(str, files)), "bold")))
+    shown = Text.assemble("Page and figure: ", (" and ".join(map(str, files)), "bold"))
+    console.print(shown, soft_wrap=True)
 
 
 def _table(results: dict[str, Any]) -> Table:
+    """Heads in bold are enough; heights are above the floor, and no start may be below it."""
     from ._words import plain_table
 
-    numbers = ("heads", "best above floor", "within 1e-4", "below")
+    numbers = ("heads", "best above", "within 1e-4", "below")
     table = plain_table("problem", "optimiser", *numbers, right=numbers)
     for row in results["rows"]:
         label = results["problems"][row["problem"]]["label"]
