@@ -95,7 +95,12 @@ class Job:
         }
 
     def __str__(self) -> str:
-        return f"{self.case.label}: {self.optimizer}, {self.heads} head{'s'[: self.heads - 1]}"
+        return f"{self.case.label}: {self.optimizer}, {count_heads(self.heads)}"
+
+
+def count_heads(heads: int) -> str:
+    """``"1 head"``, ``"2 heads"``."""
+    return "1 head" if heads == 1 else f"{heads} heads"
 
 
 def list_jobs(names: Iterable[str], settings: Settings) -> list[Job]:

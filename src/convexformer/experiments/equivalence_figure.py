@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -41,24 +42,8 @@ def draw(results: Record) -> Figure:
         As :func:`convexformer.experiments.equivalence.run` returns and writes them.
     """
     problems, optimizers = results["problems"], list(results["optimizers"])
-    columns = 6 if len(problems) > 3 else 2  # of the legend
-    foot = 0.65 + 1.2 / columns  # inches
-    width, height = PANEL[0] * len(problems) + 1.3, PANEL[1] * len(optimizers) + foot + 0.5
     with rc_context(STYLE | {"font.size": 8, "xtick.labelsize": 7.5, "ytick.labelsize": 7.5}):
-        from matplotlib import pyplot as plt
-
-        figure, axes = plt.subplots(
-            len(optimizers),
-            len(problems),
-            figsize=(width, height),
-            sharex=True,
-            sharey=True,
-            squeeze=False,
-            gridspec_kw={"wspace": 0.24, "hspace": 0.16},
-        )
-        figure.subplots_adjust(
-            left=0.95 / width, right=1 - 0.35 / width, bottom=foot / height, top=1 - 0.5 / height
-        )
+        figure, axes = _page(len(optimizers), len(problems), results["settings"]["starts"])
         _common_axes(axes[0, 0], results)
         for column, (name, problem) in enumerate(problems.items()):
             for ax, optimizer in zip(axes[:, column], optimizers, strict=True):
@@ -67,11 +52,32 @@ def draw(results: Record) -> Figure:
         for ax, optimizer in zip(axes[:, 0], optimizers, strict=True):
             ax.set_ylabel("height above the floor", fontsize=8.5)
             ax.annotate(NAMES.get(optimizer, optimizer), **_LEFT)
-        starts = results["settings"]["starts"]
-        seconds = f"seconds of processor time, all {starts} starts side by side"
-        figure.text(0.5, (foot - 0.43) / height, seconds, ha="center", va="bottom", fontsize=8.5)
-        _legend(figure, columns)
     return figure
+
+
+def _page(rows: int, columns: int, starts: int) -> tuple[Figure, Any]:
+    """Empty panels of one size, with the words and the legend below them."""
+    from matplotlib import pyplot as plt  # chooses a backend: only when a figure is wanted
+
+    in_legend = 6 if columns > 3 else min(columns, 2)  # entries side by side
+    head, foot = 0.5, 0.7 + 1.2 / in_legend  # inches
+    width, height = PANEL[0] * columns + 1.3, PANEL[1] * rows + foot + head
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width, height), sharex=True, sharey=True, squeeze=False
+    )
+    figure.subplots_adjust(
+        left=0.95 / width,
+        right=1 - 0.35 / width,
+        bottom=foot / height,
+        top=1 - head / height,
+        wspace=0.24,
+        hspace=0.16,
+    )
+    seconds = f"seconds of processor time, all {starts} starts side by side"
+    words = textwrap.fill(seconds, width=int(11 * width))
+    figure.text(0.5, (foot - 0.28) / height, words, ha="center", va="top", fontsize=8.5)
+    _legend(figure, in_legend)
+    return figure, axes
 
 
 def _curves(results: Record, problem: str, optimizer: str) -> list[Record]:
@@ -80,8 +86,7 @@ def _curves(results: Record, problem: str, optimizer: str) -> list[Record]:
 
 
 def _common_axes(ax: Axes, results: Record) -> None:
-    """Limits that suit all panels. Heights are drawn as logarithms, so that labels can be placed
-    in points."""
+    """Limits that suit all panels; heights are logarithms, so that labels are placed in points."""
     records, floors = results["records"], [p["floor"] for p in results["problems"].values()]
     first = min(floor["solver_seconds"] for floor in floors)
     last = max(record["recorded_seconds"][-1] for record in records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .equivalence import select
+from .equivalence import count_heads, select
 from .equivalence_figure import NAMES
 from .records import Record, environment_line, table
 
@@ -71,38 +71,35 @@ def _rate(item: tuple[str, Record]) -> str:
 
 def findings(results: Record) -> list[str]:
     """Sentences that the numbers, and nothing else, decide."""
-    rows = results["rows"]
-    runs, below = sum(row["starts"] for row in rows), sum(row["below"] for row in rows)
+    rows, close = results["rows"], results["close"]
     few = [row for row in rows if not row["enough"]]
     enough = [row for row in rows if row["enough"]]
-    told = [f"{below} of {runs:,} runs went below the floor (beyond rounding, 1e-12)."]
-    if few:
-        nearest = min(few, key=lambda row: row["best"])
-        told.append(
-            f"With too few heads, none of {sum(row['starts'] for row in few):,} runs came nearer "
-            f"than {nearest['best']:.2g} ({_who(results, nearest)})."
-            if nearest["best"] > results["close"]
-            else f"With too few heads, some came as near as {nearest['best']:.2g} "
-            f"({_who(results, nearest)})."
-        )
-    share = sum(row["close"] * row["starts"] for row in enough)
-    told.append(
-        f"With enough heads or twice as many, {share:,.0f} of "
-        f"{sum(row['starts'] for row in enough):,} runs came within {results['close']:g} of it; "
-        "the others ended in local minima, or were still on their way."
-    )
-    short = [row for row in enough if row["close"] == 0]
-    told += [
-        f"{_who(results, row)}: no start came so near, the best stayed {row['best']:.2g} above."
-        for row in short
+    nearest = min(few, key=lambda row: row["best"])
+    arrived = sum(round(row["close"] * row["starts"]) for row in enough)
+    below = sum(row["below"] for row in rows)
+    told = [
+        f"{below} of {_starts(rows)} runs went below the floor (beyond rounding, "
+        f"{results['rounding']:g}).",
+        f"With too few heads, the best of {_starts(few)} runs stayed {nearest['best']:.2g} above "
+        f"({_who(results, nearest)}).",
+        f"With enough heads or twice as many, {arrived:,} of {_starts(enough)} runs came within "
+        f"{close:g} of it; the others ended in local minima, or were still on their way.",
     ]
-    return told
+    return told + [
+        f"{_who(results, row)}: no start came so near, the best stayed {row['best']:.2g} above."
+        for row in enough
+        if row["close"] == 0
+    ]
+
+
+def _starts(rows: list[Record]) -> str:
+    return f"{sum(row['starts'] for row in rows):,}"
 
 
 def _who(results: Record, row: Record) -> str:
     label = results["problems"][row["problem"]]["label"]
-    heads = "1 head" if row["heads"] == 1 else f"{row['heads']} heads"
-    return f"{label}: {NAMES.get(row['optimizer'], row['optimizer'])}, {heads}"
+    name = NAMES.get(row["optimizer"], row["optimizer"])
+    return f"{label}: {name}, {count_heads(row['heads'])}"
 
 
 def _floor_table(results: Record) -> str:
