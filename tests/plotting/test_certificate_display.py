@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+from sklearn.pipeline import make_pipeline
 
 from convexformer import CertificateDisplay, ConvexAttentionRegressor
 
@@ -32,6 +33,15 @@ def test_title_tolerance_and_certificate_are_told(model):
     assert display.ax_.get_title(loc="left").startswith(f"Proved optimal to {gap}")
     texts = " ".join(text.get_text() for text in display.ax_.texts)
     assert "tolerance 1e-06" in texts and f"relative duality gap {gap}" in texts
+
+
+def test_of_a_refitted_model_the_selection_is_proved():
+    X = np.random.default_rng(0).normal(size=(50, 3, 2))
+    model = ConvexAttentionRegressor(0.3, refit=True).fit(X, X[:, 1, 0])
+    display = CertificateDisplay.from_estimator(make_pipeline(model))
+    assert display.ax_.get_title(loc="left").startswith("Selection proved optimal to ")
+    notes = " ".join(text.get_text() for text in display.ax_.texts)
+    assert notes.replace("\n", " ").endswith("These are not the certified optimum.")
 
 
 def test_a_fit_that_stopped_early_says_so():

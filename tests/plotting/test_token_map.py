@@ -4,12 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from convexformer import (
     ConvexAttentionClassifier,
     ConvexAttentionRegressor,
     ConvexTransformerClassifier,
+    ConvexTransformerRegressor,
     TokenMapDisplay,
     TokenScaler,
 )
@@ -150,7 +152,7 @@ def test_tables_name_tokens_and_pipelines_are_unwrapped():
     assert display.token_names == ["a", "b"] and display.channel_names == ["x", "y"]
     assert (display.ax_.get_xlabel(), display.ax_.get_ylabel()) == ("tokens", "channels")
     pipeline = make_pipeline(TokenScaler(), ConvexAttentionRegressor()).fit(table, table["b.x"])
-    assert TokenMapDisplay.from_estimator(pipeline).tokens_used == ["2"]
+    assert TokenMapDisplay.from_estimator(pipeline).tokens_used == ["b.x"]
     assert TokenMapDisplay.from_estimator(model, tokens=["p", "q"]).token_names == ["p", "q"]
 
 
@@ -181,3 +183,55 @@ def test_gated_models_show_gates_by_strength(n_classes):
 def test_gates_need_a_gated_model(binary):
     with pytest.raises(ValueError, match="needs a gated model"):
         TokenMapDisplay.from_estimator(binary, kind="gates")
+
+
+def told(display):
+    return " ".join(text.get_text() for text in display.ax_.texts).replace("\n", " ")
+
+
+def test_refitted_models_do_not_claim_the_optimum():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 4, 2))
+    model = ConvexAttentionRegressor(0.3, refit=True).fit(X, X[:, 2, 0] + X[:, 1, 1])
+    display = TokenMapDisplay.from_estimator(model)
+    assert display.bars_ax_.get_title(loc="left").startswith("The model uses 2 tokens of 4")
+    gap = model.selection_certificate_.relative_gap
+    assert "Refitted: tokens were selected by a certified fit" in told(display)
+    assert f"gap {gap:.1e}" in told(display)
+    assert "not the certified optimum" in told(display)
+    assert "No model of this class" not in told(display)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_weights_put_tokens_on_one_scale(gated):
+    rng = np.random.default_rng(0)
+    scales = np.array([1.0, 1e3, 1e-2])
+    X = rng.normal(size=(200, 3, 2))
+    y = X[:, 0, 0] + 2 * X[:, 1, 1] + 3 * X[:, 2, 0]
+    options = {"n_gates": 4, "random_state": 0} if gated else {}
+    kind = ConvexTransformerRegressor if gated else ConvexAttentionRegressor
+    plain = TokenMapDisplay.from_estimator(kind(**options, tol=1e-10).fit(X, y))
+    model = kind(**options, tol=1e-10, token_weights=scales)
+    if gated:  # the same gates, in units of the scaled tokens
+        drawn = kind(**options).fit(X, y).gate_directions_[1:]
+        model.set_params(gates=(drawn / scales[:, None], np.zeros(4)))
+    display = TokenMapDisplay.from_estimator(model.fit(X * scales[:, None], y))
+    np.testing.assert_allclose(display.token_norms, plain.token_norms, rtol=1e-3)
+    assert display.bars_ax_.get_ylabel() == "weighted norm"
+    assert plain.bars_ax_.get_ylabel() == "token norm"
+    if not gated:
+        np.testing.assert_allclose(display.coef, plain.coef, atol=1e-3)
+        assert display.unit == "coefficient, times token weight"
+
+
+def test_scaled_tokens_say_so():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 4, 2))
+    y = np.where(X[:, 2, 0] > 0, "yes", "no")
+    pipeline = make_pipeline(TokenScaler(), ConvexAttentionClassifier(0.3)).fit(X, y)
+    unit = TokenMapDisplay.from_estimator(pipeline).unit
+    assert unit == "contribution to the log-odds of “yes” per standard deviation"
+    centred = make_pipeline(TokenScaler(with_std=False), ConvexAttentionClassifier(0.3)).fit(X, y)
+    assert TokenMapDisplay.from_estimator(centred).unit.endswith("“yes”")
+    search = GridSearchCV(pipeline, {"convexattentionclassifier__beta": [0.3, 0.5]}, cv=2).fit(X, y)
+    assert TokenMapDisplay.from_estimator(search).tokens_used[0] == "2"

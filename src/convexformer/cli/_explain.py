@@ -39,7 +39,7 @@ def explain(
     from convexformer import load_model
 
     from .._names import model_names
-    from ._words import certificate_words, describe
+    from ._words import describe, proof_words
 
     fitted = load_model(model)
     known_tokens, known_channels = model_names(fitted, fitted.n_tokens_)
@@ -63,7 +63,7 @@ def explain(
     if result["n_outputs"] == 1 and "classes" in result:
         console.print(Text(f"\n+ speaks for {fitted.classes_[-1]}, - against it", "dim"))
     console.print()
-    console.print(certificate_words(fitted.certificate_, fitted.tol))
+    console.print(proof_words(fitted))
     if figure is not None:
         console.print(Text(f"Figure: {figure}", "dim"))
 

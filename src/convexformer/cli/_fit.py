@@ -23,6 +23,14 @@ Beta = Annotated[
 CV = Annotated[
     int | None, typer.Option(min=2, metavar="FOLDS", help="Choose beta by cross-validation.")
 ]
+Refit = Annotated[
+    bool,
+    typer.Option(
+        "--refit",
+        help="Fit the selected tokens once more, with a small ridge in place of the penalty: few "
+        "tokens predict better, but not as the certified optimum.",
+    ),
+]
 
 
 @friendly
@@ -37,13 +45,14 @@ def fit(
     beta: Beta = None,
     cv: CV = None,
     scale: opt.Scale = False,
+    refit: Refit = False,
     penalty: opt.PenaltyOption = opt.Penalty.token_output,
     tol: opt.Tol = 1e-6,
     max_time: opt.MaxTime = None,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
-    """Fit a model to a certified global optimum and save it."""
+    """Fit a model to a certified global optimum (and from there, with --refit) and save it."""
     if cv is not None and beta is not None:
         raise InputError("--cv chooses beta; give --cv or --beta, not both.")
     check_output(out, force)
@@ -61,6 +70,7 @@ def fit(
     # With n_tokens the model also reads the table it came from, 2-D as that is.
     common = {"n_tokens": samples.X.shape[1]} if samples.X.ndim == 3 else {}
     common |= {"token_weights": weights, "penalty": penalty.value, "tol": tol, "max_time": max_time}
+    common["refit"] = refit
     model = _estimator(kind, beta, cv, common)
     start = time.perf_counter()
     with live("fitting") as report:
@@ -100,7 +110,7 @@ def _estimator(kind: str, beta: float | None, cv: int | None, common: dict[str, 
 
 
 def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool) -> None:
-    from ._words import certificate_words, plural, token_table
+    from ._words import plural, proof_words, token_table
 
     console = out()
     N, n, d = samples.X.shape
@@ -122,5 +132,5 @@ def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool
         )
     if result["tokens"]:
         console.print(token_table(model, samples.token_names or None), "")
-    console.print(certificate_words(model.certificate_, model.tol))
+    console.print(proof_words(model))
     console.print(Text(f"Saved to {result['model']} after {result['seconds']:.2f} s.", "dim"))

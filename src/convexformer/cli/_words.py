@@ -30,6 +30,22 @@ def certificate_words(certificate: Any, tol: float | None = None) -> Text:
     )
 
 
+def proof_words(model: Any) -> Text:
+    """What was proved about a fitted model; of a refitted one, about its selection."""
+    if not hasattr(model, "selection_certificate_"):
+        return certificate_words(model.certificate_, model.tol)
+    certificate = model.selection_certificate_
+    reached = certificate.relative_gap <= model.tol
+    return Text.assemble(
+        ("Refitted, not the certified optimum", "bold yellow"),
+        ". Tokens were selected by a ",
+        ("certified optimum" if reached else "fit that is not yet optimal", "bold"),
+        f" (objective {certificate.primal:.6g}, relative duality gap ",
+        (f"{certificate.relative_gap:.1e}", "bold"),
+        "); coefficients were then fitted with a small ridge in place of the penalty.",
+    )
+
+
 def bar(value: float, largest: float, width: int = BAR_WIDTH) -> Text:
     """A bar of eighths of a character, as long as `value` is to `largest`."""
     eighths = round(8 * width * value / largest) if largest > 0 else 0
@@ -75,7 +91,8 @@ def describe(model: Any, tokens: Sequence[str] | None) -> dict[str, Any]:
     names = list(tokens) if tokens is not None else [str(k) for k in range(model.n_tokens_)]
     norms = total_norms(model)
     order = ranked(norms)
-    certificate = model.certificate_
+    refitted = hasattr(model, "selection_certificate_")
+    certificate = model.selection_certificate_ if refitted else model.certificate_
     described = {
         "estimator": type(model).__name__,
         "n_tokens": model.n_tokens_,
@@ -84,11 +101,16 @@ def describe(model: Any, tokens: Sequence[str] | None) -> dict[str, Any]:
         "tokens": [names[k] for k in order],
         "n_tokens_used": len(order),
         "token_norms": {names[k]: norms[k] for k in order},
-        "relative_gap": certificate.relative_gap,
+        "refit": refitted,
         "converged": certificate.relative_gap <= model.tol,
-        "certificate": certificate.to_dict(),
         "beta": certificate.beta / certificate.beta_max if certificate.beta_max > 0 else None,
     }
+    if refitted:  # nothing was proved of its coefficients
+        described["selection_certificate"] = certificate.to_dict()
+        described["ridge"] = model.ridge_
+    else:
+        described["certificate"] = certificate.to_dict()
+        described["relative_gap"] = certificate.relative_gap
     if model.coef_.ndim == 4:
         described["n_gates"] = model.coef_.shape[1]
         described["gates"] = ranked(model.gate_norms_)

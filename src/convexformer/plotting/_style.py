@@ -131,12 +131,20 @@ def footnote(ax: Axes, text: str, drop: float) -> Annotation:
     )
 
 
-def certificate_line(certificate: Any) -> str:
-    """One line that says what was proved."""
+def certificate_line(certificate: Any, refitted: bool = False) -> str:
+    """One line that says what was proved, and of what."""
     share = certificate.beta / certificate.beta_max if certificate.beta_max > 0 else 1.0
+    gap = (
+        f"relative duality gap {certificate.relative_gap:.1e} at {share:.3g} "
+        r"β$_{\max}$"
+    )
+    if refitted:
+        return (
+            f"Refitted: tokens were selected by a certified fit ({gap}), then their coefficients "
+            "were fitted with a small ridge. These are not the certified optimum."
+        )
     return (
-        f"Certificate: relative duality gap {certificate.relative_gap:.1e} at {share:.3g} "
-        r"β$_{\max}$. "
+        f"Certificate: {gap}. "
         "No model of this class can lower the objective by more than that fraction."
     )
 

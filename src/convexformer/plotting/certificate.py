@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
+from ._models import Subject
 from ._style import (
     ACCENT,
     FAINT,
@@ -41,6 +42,8 @@ class CertificateDisplay:
         The tolerance asked for, drawn as a line.
     certificate : Certificate, optional
         The final certificate, printed small under the axes.
+    refitted : bool
+        Whether the proof is of the fit that selected the tokens of a refitted model.
 
     Attributes
     ----------
@@ -63,6 +66,7 @@ class CertificateDisplay:
         *,
         tol: float | None = None,
         certificate: Any = None,
+        refitted: bool = False,
     ) -> None:
         self.iterations: Array = np.asarray(iterations, dtype=np.float64)
         self.seconds: Array = np.asarray(seconds, dtype=np.float64)
@@ -74,7 +78,7 @@ class CertificateDisplay:
                 f"got shapes {self.iterations.shape}, {self.seconds.shape} and "
                 f"{self.relative_gaps.shape}."
             )
-        self.tol, self.certificate = tol, certificate
+        self.tol, self.certificate, self.refitted = tol, certificate, refitted
 
     @classmethod
     def from_estimator(
@@ -90,19 +94,22 @@ class CertificateDisplay:
         Parameters
         ----------
         estimator : fitted estimator
-            Anything with ``trace_``; ``tol`` and ``certificate_`` are used if there.
+            Anything with ``trace_``; ``tol`` and ``certificate_`` are used if there. Of a
+            pipeline, the last step.
         against, ax, title
             See :meth:`plot`.
         """
-        trace: Sequence[Any] | None = getattr(estimator, "trace_", None)
+        subject = Subject.of(estimator)
+        trace: Sequence[Any] | None = getattr(subject.model, "trace_", None)
         if not trace:
-            raise ValueError(f"{type(estimator).__name__} has no trace_; fit it first.")
+            raise ValueError(f"{type(subject.model).__name__} has no trace_; fit it first.")
         display = cls(
             [point.iteration for point in trace],
             [point.seconds for point in trace],
             [point.relative_gap for point in trace],
-            tol=getattr(estimator, "tol", None),
-            certificate=getattr(estimator, "certificate_", None),
+            tol=getattr(subject.model, "tol", None),
+            certificate=subject.certificate,
+            refitted=subject.refitted,
         )
         return display.plot(ax, against=against, title=title)
 
@@ -148,7 +155,7 @@ class CertificateDisplay:
         self._last(x)
         self.ax_.set_title(self._message() if title is None else title)
         if self.certificate is not None:
-            footnote(self.ax_, certificate_line(self.certificate), drop=42)
+            footnote(self.ax_, certificate_line(self.certificate, self.refitted), drop=42)
         if ax is None:
             fit_page(self.ax_)
         return self
@@ -193,4 +200,5 @@ class CertificateDisplay:
         gap, seconds = self.relative_gap, self.seconds[-1]
         if self.tol is not None and gap > self.tol:
             return f"Stopped after {seconds:.2f} s at a gap of {gap:.1e}: not yet optimal"
-        return f"Proved optimal to {gap:.1e} in {seconds:.2f} s"
+        what = "Selection proved" if self.refitted else "Proved"
+        return f"{what} optimal to {gap:.1e} in {seconds:.2f} s"

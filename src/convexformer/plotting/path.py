@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from mpl_toolkits.axes_grid1 import make_axes_locatable
 from numpy.typing import ArrayLike, NDArray
 
+from ._models import Subject
 from ._style import (
     ACCENT,
     FAINT,
@@ -161,12 +162,15 @@ class PathDisplay:
 
         Parameters
         ----------
-        estimator : fitted ConvexAttentionRegressorCV or ConvexAttentionClassifierCV
+        estimator : fitted ConvexAttention*CV or ConvexTransformer*CV
+            Or a pipeline that ends in one.
         score_name : str, optional
             By default, what `scoring` is called.
         ax, title
             See :meth:`plot`.
         """
+        subject = Subject.of(estimator)
+        estimator = subject.model
         if not hasattr(estimator, "mean_scores_"):
             raise ValueError(
                 f"{type(estimator).__name__} has no mean_scores_: PathDisplay.from_estimator needs "
@@ -185,6 +189,7 @@ class PathDisplay:
         )
         if title is None:
             title = rf"Cross-validation chooses {chosen:.3g} β$_{{\max}}$"
+            title += " for refitted models" if subject.refitted else ""
         return display.plot(ax, title=title)
 
     @styled

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from mpl_toolkits.axes_grid1 import make_axes_locatable
 from numpy.typing import ArrayLike, NDArray
 
-from .._names import model_names
+from ._models import Subject
 from ._style import (
     ACCENT,
     FAINT,
@@ -56,8 +56,13 @@ class TokenMapDisplay:
         channel.
     token_names, channel_names, output_names : sequence of str, optional
         Names along the three axes; numbered from 0 if omitted.
+    token_weights : array-like of shape (n,), optional
+        Penalty weights of the tokens: norms and coefficients are shown times these, as they would
+        be for tokens divided by their weights. Only these can be compared between tokens.
     certificate : Certificate, optional
         Printed small under the map.
+    refitted : bool
+        Whether the certificate is of the fit that selected the tokens, and `coef` is not.
     unit : str
         What a coefficient means, for the label of the colour bar.
 
@@ -96,7 +101,9 @@ class TokenMapDisplay:
         token_names: Sequence[Any] | None = None,
         channel_names: Sequence[Any] | None = None,
         output_names: Sequence[Any] | None = None,
+        token_weights: ArrayLike | None = None,
         certificate: Any = None,
+        refitted: bool = False,
         unit: str = "coefficient",
     ) -> None:
         self.coef: Array = np.asarray(coef, dtype=np.float64)
@@ -110,7 +117,11 @@ class TokenMapDisplay:
         self.token_names = names_for(token_names, n, "", "tokens")
         self.channel_names = names_for(channel_names, d, "", "channels")
         self.output_names = names_for(output_names, c, "", "outputs")
-        self.certificate, self.unit = certificate, unit
+        self.certificate, self.refitted, self.unit = certificate, refitted, unit
+        self.weighted = token_weights is not None
+        if token_weights is not None:
+            self.coef = self.coef * np.asarray(token_weights, dtype=np.float64)[:, None]
+            self.unit += ", times token weight"
         norms = np.linalg.norm(self.coef, axis=-1)
         self.output_norms: Array = norms.sum(axis=1) if self.gated else norms
         self.gate_norms: Array | None = norms.sum(axis=0) if self.gated else None
@@ -137,8 +148,9 @@ class TokenMapDisplay:
         Parameters
         ----------
         estimator : fitted estimator
-            Anything with ``coef_`` of shape (c, n, d) or (c, gates, n, d); ``certificate_`` and
-            ``classes_`` are used if there. Of a pipeline, the last step.
+            Anything with ``coef_`` of shape (c, n, d) or (c, gates, n, d); ``certificate_``,
+            ``classes_`` and ``token_weights`` are used if there. Of a pipeline, the last step: its
+            coefficients are of tokens as the steps before it pass them on.
         tokens, channels, outputs : sequence of str, optional
             Names of tokens, channels and outputs; by default those of the table that the estimator
             was fitted on. A binary classifier has one output, the log-odds
@@ -148,23 +160,14 @@ class TokenMapDisplay:
         ax, kind, channel_groups, title
             See :meth:`plot`.
         """
-        if hasattr(estimator, "steps"):
-            estimator = estimator.steps[-1][1]
-        if not hasattr(estimator, "coef_"):
-            raise ValueError(f"{type(estimator).__name__} is not fitted yet; call fit first.")
-        coef = np.asarray(estimator.coef_)
+        subject = Subject.of(estimator)
+        if not hasattr(subject.model, "coef_"):
+            raise ValueError(f"{type(subject.model).__name__} is not fitted yet; call fit first.")
+        coef = np.asarray(subject.model.coef_)
         if coef.ndim > 2:
-            known_tokens, known_channels = model_names(estimator, coef.shape[-2])
-            tokens = known_tokens if tokens is None else tokens
-            channels = known_channels if channels is None else channels
-        classes = getattr(estimator, "classes_", None)
-        names = list(outputs) if outputs is not None else _default_outputs(classes, len(coef))
-        unit = "coefficient"
-        if classes is not None:
-            unit = "contribution to the log-odds"
-            if len(coef) == 1 and names is not None and len(names) == 2:
-                unit += f" of “{names[1]}”"
-                names = names[1:]
+            known = subject.names(coef.shape[-2])
+            tokens, channels = known[0] if tokens is None else tokens, channels or known[1]
+        names, unit = subject.outputs(outputs, len(coef))
         if output is not None:
             names = [names_for(names, len(coef), "", "outputs")[output]]
             coef = coef[[output]]
@@ -173,7 +176,9 @@ class TokenMapDisplay:
             token_names=tokens,
             channel_names=channels,
             output_names=names,
-            certificate=getattr(estimator, "certificate_", None),
+            token_weights=subject.token_weights,
+            certificate=subject.certificate,
+            refitted=subject.refitted,
             unit=unit,
         )
         return display.plot(ax, kind=kind, channel_groups=channel_groups, title=title)
@@ -242,7 +247,7 @@ class TokenMapDisplay:
                 self.ax_.set_ylabel("channels")
         elif kind == "outputs":
             self._heat(self.output_norms, self.output_names, signed=False)
-            self.ax_.set_ylabel("outputs" if self.unit == "coefficient" else "classes")
+            self.ax_.set_ylabel("classes" if "log-odds" in self.unit else "outputs")
         elif kind == "gates" and self.gate_norms is not None:
             shown = gates or [0]
             self._heat(self.gate_norms[shown], [str(j) for j in shown], signed=False)
@@ -256,7 +261,7 @@ class TokenMapDisplay:
             turned = len(self.token_names) > MANY_TOKENS
             longest = max(map(len, self.token_names))
             drop = 32 + 4.8 * longest if turned else 40  # turned names hang down
-            footnote(self.ax_, certificate_line(self.certificate), drop=drop)
+            footnote(self.ax_, certificate_line(self.certificate, self.refitted), drop=drop)
         if ax is None:
             fit_page(self.ax_)
         return self
@@ -326,7 +331,7 @@ class TokenMapDisplay:
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0, labelsize=8)
         bar.ax.locator_params(nbins=5)
-        bar.set_label(self.unit if signed else "token norm", fontsize=9)
+        bar.set_label(self.unit if signed else self._norm, fontsize=9)
 
     def _bracket(self, groups: Sequence[tuple[str, int]]) -> None:
         """Names of the channel groups left of the channels, white gaps between the groups."""
@@ -357,7 +362,11 @@ class TokenMapDisplay:
         ax.set_yticks([])
         ax.spines[["left", "top", "right"]].set_visible(False)
         ax.spines["bottom"].set_color(FAINT)
-        ax.set_ylabel("token norm", fontsize=9, color=MUTED)
+        ax.set_ylabel(self._norm, fontsize=9, color=MUTED)
+
+    @property
+    def _norm(self) -> str:
+        return "weighted norm" if self.weighted else "token norm"
 
     def _tokens_axis(self) -> None:
         """Names under the map; those of unused tokens are pale."""
@@ -385,14 +394,7 @@ class TokenMapDisplay:
             return "No token is used: β is at or above β$_{\\max}$"
         if len(used) < n and len(used) <= 5:
             verb = "uses one token of" if len(used) == 1 else f"uses {len(used)} tokens of"
-            return f"The optimum {verb} {n}: {listing(used)}"
+            who = "The model" if self.refitted else "The optimum"
+            return f"{who} {verb} {n}: {listing(used)}"
         top = listing(used[:2])
         return f"{top} weigh most; {len(used)} of {n} tokens are used" if n > 1 else "One token"
-
-
-def _default_outputs(classes: Any, n_outputs: int) -> list[Any] | None:
-    """Class labels, where they match the outputs (or a binary classifier's one output)."""
-    if classes is None or isinstance(classes, list):  # multilabel: one set of classes per output
-        return None
-    fits = len(classes) == n_outputs or (len(classes) == 2 and n_outputs == 1)
-    return list(classes) if fits else None

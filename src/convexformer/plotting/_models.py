@@ -1,0 +1,79 @@
+"""What figures have to know of a fitted model, also of one behind a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._names import model_names, split_names
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A fitted model, and what stands around it.
+
+    Attributes
+    ----------
+    model : estimator
+        The model itself: the last step of a pipeline, the best of a search.
+    before : estimator or None
+        The steps of a pipeline before it.
+    """
+
+    model: Any
+    before: Any = None
+
+    @classmethod
+    def of(cls, estimator: Any) -> Subject:
+        """Unwrap searches and pipelines."""
+        estimator = getattr(estimator, "best_estimator_", estimator)
+        if hasattr(estimator, "steps"):
+            return cls(estimator.steps[-1][1], estimator[:-1])
+        return cls(estimator)
+
+    @property
+    def refitted(self) -> bool:
+        """Whether coefficients were refitted, and so are not the certified optimum."""
+        return hasattr(self.model, "selection_certificate_")
+
+    @property
+    def certificate(self) -> Any:
+        """The certificate, of a refitted model that of its selection; None if there is none."""
+        name = "selection_certificate_" if self.refitted else "certificate_"
+        return getattr(self.model, name, None)
+
+    @property
+    def token_weights(self) -> Array | None:
+        """Penalty weights of the tokens, where the model has any."""
+        weights = getattr(self.model, "token_weights", None)
+        return None if weights is None else np.asarray(weights, dtype=np.float64)
+
+    def outputs(self, given: Sequence[Any] | None, count: int) -> tuple[list[Any] | None, str]:
+        """Names of the outputs, where there are any, and what a coefficient means."""
+        per = " per standard deviation" if self._is_scaled else ""
+        classes = getattr(self.model, "classes_", None)
+        if classes is None:
+            return None if given is None else list(given), f"coefficient{per}"
+        unit, names = "contribution to the log-odds", list(classes if given is None else given)
+        if count == 1 and len(names) == 2:  # a binary classifier speaks for its second class
+            return names[1:], f"{unit} of “{names[1]}”{per}"
+        return names if len(names) == count or given is not None else None, unit + per
+
+    @property
+    def _is_scaled(self) -> bool:
+        steps = [] if self.before is None else [step for _, step in self.before.steps]
+        return any(getattr(step, "with_std", False) for step in steps)
+
+    def names(self, n_tokens: int) -> tuple[list[str] | None, list[str] | None]:
+        """Names of tokens and channels: the model's own, or what the steps before it tell."""
+        tokens, channels = model_names(self.model, n_tokens)
+        if tokens is None and hasattr(self.before, "feature_names_in_"):
+            features = [str(name) for name in self.before.get_feature_names_out()]
+            return split_names(features, n_tokens)
+        return tokens, channels
