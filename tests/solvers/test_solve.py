@@ -200,7 +200,7 @@ def test_path_betas_are_geometric():
     betas = path_betas(problem, 7, 0.01)
     assert betas[0] == problem.beta_max and betas[-1] == pytest.approx(0.01 * problem.beta_max)
     np.testing.assert_allclose(betas[1:] / betas[:-1], 0.01 ** (1 / 6))
-    assert len(path_betas(problem)) == 30
+    assert len(path_betas(problem)) == 40  # as attention_path and cross-validation
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -159,7 +159,7 @@ def _minimise(
     return at
 
 
-def path_betas(problem: Problem, n_betas: int = 30, eps: float = 0.02) -> Array:
+def path_betas(problem: Problem, n_betas: int = 40, eps: float = 1e-3) -> Array:
     """Geometric sequence from ``beta_max`` down to ``eps * beta_max``."""
     return problem.beta_max * np.geomspace(1.0, eps, n_betas)
 
