@@ -1,4 +1,4 @@
-"""The README is true: its Python runs and prints what its comments say."""
+"""The README and the pages of docs are true: their Python prints what its comments say."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ import matplotlib
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
+PAGES = [README, *sorted((README.parent / "docs").glob("*.md"))]
+WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text()]
 
 
-def test_python_of_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+def test_python_prints_what_it_says(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matplotlib.use("Agg")
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     code = "\n".join(blocks)
     expected = re.findall(r"^print\(.*?\)\s+# (.*?)(?:: .*)?$", code, flags=re.MULTILINE)
-    exec(compile(code, str(README), "exec"), {})
+    exec(compile(code, str(page), "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert len(expected) >= 4
     assert printed == expected
 
 
-def test_files_the_readme_names_exist() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
-    assert links
-    assert [link for link in links if not (README.parent / link).exists()] == []
+def test_files_that_pages_name_exist() -> None:
+    found = [
+        (page.name, link)
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+        if not (page.parent / link).exists()
+    ]
+    assert found == []

@@ -40,3 +40,14 @@ def test_predict_names_what_is_missing(run, csv, npz, table, model, tmp_path):
     assert "no column 'head.x'; did you mean head.z" in error
     assert "not fitted on a table" in run("predict", model, csv, "--out", file, code=2).stderr
     assert not file.exists()
+
+
+def test_models_of_positions_are_explained_but_predict_no_table(
+    run, run_json, npz, arrays, tmp_path
+):
+    out, file = tmp_path / "offsets.safetensors", tmp_path / "p.csv"
+    model = cf.ConvexAttentionRegressor(0.3, tokens=cf.Offsets(-1, 1, landmarks=["mean"]))
+    model.fit(arrays["X"], np.roll(arrays["X"], 1, axis=1)[:, :, 0]).save(out)
+    assert run_json("explain", out)["tokens"][0] == "-1"
+    assert "predicts every position" in run("predict", out, npz, "--out", file, code=2).stderr
+    assert not file.exists()

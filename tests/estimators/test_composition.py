@@ -133,14 +133,14 @@ def test_unrequested_mask_is_an_error(routing, padded, mask, y):
         cross_validate(ConvexAttentionRegressor(), padded, y, params={"mask": mask})
 
 
-def test_every_method_can_request_a_mask(routing):
+def test_every_method_can_request_mask_and_separators(routing):
     model = ConvexAttentionClassifier()
     for method in ("fit", "predict", "predict_proba", "predict_log_proba", "decision_function"):
-        getattr(model, f"set_{method}_request")(mask=True)
-    model.set_score_request(mask=True, sample_weight=True)
+        getattr(model, f"set_{method}_request")(mask=True, separators=True)
+    model.set_score_request(mask=True, separators=True, sample_weight=True)
     requests = model.get_metadata_routing()
-    assert requests.predict_proba.requests == {"mask": True}
-    assert requests.score.requests == {"mask": True, "sample_weight": True}
+    assert requests.predict_proba.requests == {"mask": True, "separators": True}
+    assert requests.score.requests == {"mask": True, "separators": True, "sample_weight": True}
 
 
 def test_groups_and_weights_of_a_cv_estimator(routing, X, y):

@@ -157,8 +157,8 @@ def test_large_input_is_not_copied(dtype, flat, monkeypatch):
     data = model._read(given, X[:, 0, 0], None, mask)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert np.shares_memory(data.X, X)
-    assert data.X.dtype == dtype
+    assert np.shares_memory(data.samples.X, X)
+    assert data.samples.X.dtype == dtype
     assert peak < X.nbytes / 10
 
 
@@ -199,7 +199,7 @@ def test_nan_is_located_in_later_blocks(X, y, monkeypatch):
 def test_huge_finite_numbers_pass_the_check(y):
     """Their sum overflows, they do not."""
     X = np.full((40, 4, 3), 3e38, dtype=np.float32)
-    assert ConvexAttentionRegressor()._read(X, y, None, None).X is X
+    assert ConvexAttentionRegressor()._read(X, y, None, None).samples.X is X
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ def predict(
     from ._data import read_inputs
 
     fitted = load_model(model)
+    if getattr(fitted, "tokens", "absolute") != "absolute":
+        raise InputError(
+            "this model (tokens=Offsets) predicts every position of a sequence, which is no table. "
+            "Load it in Python with convexformer.load_model and call its predict."
+        )
     X, mask = read_inputs(data, getattr(fitted, "feature_names_in_", None))
     columns = _named("prediction", fitted.predict(X, mask=mask), None)
     if hasattr(fitted, "predict_proba"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,23 +13,20 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from ..problem import PENALTIES, Design, Problem, TokenDesign
+from ..problem import PENALTIES, Design, Offsets, Problem
 from ..problem.penalties import safe_norm
 from ..solvers import Solution, TracePoint
 from ..solvers.refit import Refitted
 from ._refit import Refittable
+from ._samples import Samples, read_samples
 from ._validation import (
     Array,
-    Mask,
-    Tokens,
     check_bool,
     check_choice,
     check_count,
     check_positive,
-    check_same_length,
     check_sample_weight,
     check_token_weights,
-    check_tokens,
 )
 
 
@@ -36,17 +34,16 @@ from ._validation import (
 class TrainingData:
     """Validated input of a fit."""
 
-    X: Tokens  # (N, n, d)
-    mask: Mask | None  # (N, n)
+    samples: Samples  # sequences; all that follows has a row per sample
     y: NDArray  # as passed
-    Y: Array  # (N, c), as the loss wants it
-    weight: Array | None  # (N,), the user's
+    Y: Array  # (rows, c), as the loss wants it
+    weight: Array | None  # (rows,), the user's
 
-    def take(self, rows: NDArray[np.intp]) -> TrainingData:
-        """Some of the samples (copied)."""
-        mask = None if self.mask is None else self.mask[rows]
+    def take(self, sequences: NDArray[np.intp]) -> TrainingData:
+        """Some of the sequences (copied)."""
+        rows = self.samples.rows_of(sequences)
         weight = None if self.weight is None else self.weight[rows]
-        return TrainingData(self.X[rows], mask, self.y[rows], self.Y[rows], weight)
+        return TrainingData(self.samples.take(sequences), self.y[rows], self.Y[rows], weight)
 
 
 class ConvexAttention(Refittable, BaseEstimator):
@@ -55,6 +52,7 @@ class ConvexAttention(Refittable, BaseEstimator):
     penalty: str
     fit_intercept: bool
     token_weights: Any
+    tokens: Any
     n_tokens: int | None
     tol: float
     max_iter: int
@@ -69,6 +67,8 @@ class ConvexAttention(Refittable, BaseEstimator):
     def _check_parameters(self) -> None:
         check_choice("penalty", self.penalty, tuple(PENALTIES))
         check_bool("fit_intercept", self.fit_intercept)
+        if not isinstance(self.tokens, Offsets):
+            check_choice("tokens", self.tokens, ("absolute", Offsets(-4, 4)))
         check_count("n_tokens", self.n_tokens, optional=True)
         check_positive("tol", self.tol, "It is the relative duality gap at which to stop.")
         check_count("max_iter", self.max_iter)
@@ -76,20 +76,23 @@ class ConvexAttention(Refittable, BaseEstimator):
         self._check_refit()
         self._check_task_parameters()
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, mask: Any) -> TrainingData:
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, mask: Any, separators: Any = None
+    ) -> TrainingData:
         self._check_parameters()
-        X, mask = check_tokens(self, X, mask, reset=True)
-        y, Y = self._read_targets(y)
-        check_same_length(X, y)
-        return TrainingData(X, mask, y, Y, check_sample_weight(sample_weight, len(X)))
+        samples = read_samples(self, X, mask, separators, reset=True)
+        y, Y = self._read_targets(samples.targets(y))
+        samples.check_targets(y)
+        weight = check_sample_weight(samples.weights(sample_weight), len(y))
+        return TrainingData(samples, y, Y, weight)
 
     def _problem(self, data: TrainingData) -> Problem:
         solvable = self._solvable(data.Y, data.weight)
         if self.fit_intercept and not np.all(solvable):
             raise ValueError(self._unsolvable(np.flatnonzero(~solvable)))
-        weights = check_token_weights(self.token_weights, data.X.shape[1])
+        weights = check_token_weights(self.token_weights, data.samples.n_tokens)
         return Problem(
-            self._design(data.X, data.mask),
+            self._design(data.samples),
             self._task_loss(),
             PENALTIES[self.penalty](self._group_weights(weights)),
             data.Y,
@@ -100,8 +103,8 @@ class ConvexAttention(Refittable, BaseEstimator):
     def _prepare(self, data: TrainingData) -> None:
         """Fix what must be fixed before the problem is convex (gates)."""
 
-    def _design(self, X: Tokens, mask: Mask | None) -> Design:
-        return TokenDesign(X, mask)
+    def _design(self, samples: Samples) -> Design:
+        return samples.design()
 
     def _group_weights(self, weights: Array | None) -> Array | None:
         """Penalty weights of the design's groups, from those of tokens."""
@@ -151,10 +154,18 @@ class ConvexAttention(Refittable, BaseEstimator):
                 stacklevel=3,
             )
 
-    def _scores(self, X: Any, mask: Any) -> Array:
-        """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
+    def _scored(self, X: Any, mask: Any, separators: Any) -> tuple[Samples, Array]:
+        """Samples and their ``F = sum_k X_k Z_k + b``, ``(rows, c)``."""
         check_is_fitted(self)
-        return self._design_scores(self._design(*check_tokens(self, X, mask, reset=False)))
+        samples = read_samples(self, X, mask, separators, reset=False)
+        return samples, self._design_scores(self._design(samples))
+
+    def _answer(
+        self, answer: Callable[[Array], NDArray], X: Any, mask: Any, separators: Any
+    ) -> NDArray:
+        """What `answer` makes of the scores, by sample or, with offsets, by position."""
+        samples, F = self._scored(X, mask, separators)
+        return samples.arranged(answer(F))
 
     def _coefficients(self) -> Array:
         """`coef_` as problems have it, ``(groups, d, c)``."""
@@ -173,6 +184,9 @@ class ConvexAttention(Refittable, BaseEstimator):
         and the same objective with weight decay. It is nonconvex in its weights, as networks are,
         and stands at a global optimum to within the certificate. That of a refitted model has the
         same scores, but stands at no optimum: `refit` moved away from it.
+
+        With ``tokens=Offsets(...)`` it reads the tokens of every position written out, as
+        ``tokens.expand(X, mask, separators)`` gives them.
 
         Returns
         -------

@@ -58,7 +58,13 @@ class CrossValidated(ConvexAttention, Persistent):
             )
 
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, **params: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        separators: Any = None,
+        **params: Any,
     ) -> Self:
         """Choose beta by cross-validation, then fit all data to a certified global optimum.
 
@@ -68,11 +74,15 @@ class CrossValidated(ConvexAttention, Persistent):
             A 2-D array is cut into `n_tokens` tokens, or into one token per column. Each fold
             copies its own part of X.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+            Targets. With ``tokens=Offsets(...)`` one per position, ``(n_samples, n_positions)`` or
+            ``(n_samples, n_positions, n_outputs)``; folds split samples, never their positions.
         sample_weight : array-like of shape (n_samples,), optional
-            Non-negative weights :math:`a_i`, of the fits and of the scores.
+            Non-negative weights :math:`a_i`, of the fits and of the scores. With offsets also
+            ``(n_samples, n_positions)``.
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real, False at padding, which may hold anything, NaN included.
+        separators : array-like of shape (n_samples, n_positions), optional
+            True at the tokens whose mean is the landmark "separators" of `tokens`.
         **params : dict
             ``groups`` for the splitter; with metadata routing enabled, whatever splitter and scorer
             request.
@@ -81,10 +91,11 @@ class CrossValidated(ConvexAttention, Persistent):
         -------
         self
         """
-        data = self._read(X, y, sample_weight, mask)
+        data = self._read(X, y, sample_weight, mask, separators)
         split_params, score_params = self._route(sample_weight, params)
-        splitter = check_cv(self.cv, data.y, classifier=is_classifier(self))
-        folds = list(splitter.split(X, data.y, **split_params))
+        labels = data.y if data.samples.offsets is None else None  # sequences have no labels
+        splitter = check_cv(self.cv, labels, classifier=is_classifier(self))
+        folds = list(splitter.split(X, labels, **split_params))
         self.betas_ = check_fractions(self.betas, self.n_betas, self.eps)
         results = self._score_folds(data, folds, score_params)
         self._choose(results)
@@ -104,8 +115,8 @@ class CrossValidated(ConvexAttention, Persistent):
         unknown = sorted(set(params) - {"groups"})
         if unknown:
             raise TypeError(
-                f"fit got unexpected arguments {unknown}. Only sample_weight, mask and groups are "
-                "known, unless metadata routing is enabled."
+                f"fit got unexpected arguments {unknown}. Only sample_weight, mask, separators and "
+                "groups are known, unless metadata routing is enabled."
             )
         return params, {} if self.scoring is None else weights
 
@@ -127,7 +138,10 @@ class CrossValidated(ConvexAttention, Persistent):
                 test,
                 self.betas_,
                 scorer,
-                {name: _rows(value, test, len(data.X)) for name, value in score_params.items()},
+                {
+                    name: _rows(value, test, len(data.samples))
+                    for name, value in score_params.items()
+                },
             )
             for train, test in folds
         )

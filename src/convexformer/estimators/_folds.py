@@ -76,7 +76,7 @@ def score_fold(
 
 
 def _has_weight(part: TrainingData) -> bool:
-    return part.weight is None or bool(np.any(part.weight > 0))
+    return len(part.Y) > 0 and (part.weight is None or bool(np.any(part.weight > 0)))
 
 
 def _nothing(fractions: Array, missing: NDArray[np.intp]) -> FoldResult:
@@ -90,13 +90,25 @@ def _judge(
     score_params: dict[str, Any],
 ) -> Callable[[Any], float]:
     """A function that scores a fitted model on `part`."""
-    design = estimator._design(part.X, part.mask)
+    design = estimator._design(part.samples)
     if scorer is None:
         return lambda model: model._score_default(model._design_scores(design), part.Y, part.weight)
-    X = part.X
-    if part.mask is not None:  # scorers know no mask; zeros at padding mean the same
-        X = np.where(part.mask[:, :, None], X, X.dtype.type(0))
-    return lambda model: float(scorer(model, X, part.y, **score_params))
+    X = part.samples.dense()  # scorers know no mask; zeros at padding mean the same
+    if part.samples.offsets is None:
+        return lambda model: float(scorer(model, X, part.y, **score_params))
+    params = {name: _by_sample(part, name, value) for name, value in score_params.items()}
+
+    def judge(model: Any) -> float:
+        vars(model).update(tokens="absolute", n_tokens=None)  # of X, whose samples are written out
+        return float(scorer(model, X, part.y, **params))
+
+    return judge
+
+
+def _by_sample(part: TrainingData, name: str, value: Any) -> Any:
+    """Metadata of sequences or positions as those of samples; anything else untouched."""
+    per_sequence = np.ndim(value) > 0 and len(value) == len(part.samples)
+    return part.samples.weights(value, name) if per_sequence else value
 
 
 def _embed(

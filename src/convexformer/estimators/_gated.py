@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from ..problem import Design, GatedDesign, Gates, TokenDesign
+from ..problem import Design, GatedDesign, Gates
 from ..problem.gated import always_open, axis_gates, gaussian_gates, pair_gates
 from ..problem.penalties import safe_norm
 from ._base import ConvexAttention, TrainingData
-from ._validation import Array, Mask, Tokens, check_count
+from ._samples import Samples
+from ._validation import Array, check_count
 from .persistence import Persistent
 
 KINDS = ("gaussian", "axis", "pairs")
@@ -40,11 +41,11 @@ class Gated(ConvexAttention, Persistent):
             )
 
     def _prepare(self, data: TrainingData) -> None:
-        tokens = TokenDesign(data.X, data.mask)
+        tokens = data.samples.design()
         drawn = always_open(tokens.n_groups, tokens.dim) + self._drawn(tokens, data)
         self.gate_directions_, self.gate_thresholds_ = drawn.directions, drawn.thresholds
 
-    def _drawn(self, tokens: TokenDesign, data: TrainingData) -> Gates:
+    def _drawn(self, tokens: Design, data: TrainingData) -> Gates:
         """The gates besides the one that is always open."""
         n, d = tokens.n_groups, tokens.dim
         if not isinstance(self.gates, str):
@@ -62,8 +63,8 @@ class Gated(ConvexAttention, Persistent):
         above = np.greater(Y, np.median(Y, axis=0))
         return np.unique(above, axis=0, return_inverse=True)[1].ravel()
 
-    def _design(self, X: Tokens, mask: Mask | None) -> Design:
-        tokens = TokenDesign(X, mask)
+    def _design(self, samples: Samples) -> Design:
+        tokens = samples.design()
         gates = Gates(self.gate_directions_, self.gate_thresholds_)
         return GatedDesign(tokens, gates.open(tokens))
 

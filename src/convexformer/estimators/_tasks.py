@@ -27,6 +27,8 @@ class Regression(RegressorMixin):
 
     loss: str
     huber_delta: float
+    _answer: Any
+    _scored: Any
 
     def _check_task_parameters(self) -> None:
         check_choice("loss", self.loss, self._losses)
@@ -78,7 +80,7 @@ class Regression(RegressorMixin):
         losses = self._task_loss().value(F, Y).mean(axis=1)
         return -float(np.average(losses, weights=weight))
 
-    def predict(self, X: Any, mask: Any = None) -> Array:
+    def predict(self, X: Any, mask: Any = None, separators: Any = None) -> Array:
         """Predict targets.
 
         Parameters
@@ -86,18 +88,24 @@ class Regression(RegressorMixin):
         X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real.
+        separators : array-like of shape (n_samples, n_tokens), optional
+            True at separators, for ``tokens=Offsets(...)`` with that landmark.
 
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            The scores, or their exponential (a rate) for ``loss="poisson"``.
+            The scores, or their exponential (a rate) for ``loss="poisson"``. With
+            ``tokens=Offsets(...)`` by position, ``(n_samples, n_positions, ...)``, NaN at padding.
         """
-        F = self._scores(X, mask)
-        if self.loss == "poisson":
-            F = np.exp(F)
+        return self._answer(self._means, X, mask, separators)
+
+    def _means(self, F: Array) -> Array:
+        F = np.exp(F) if self.loss == "poisson" else F
         return F[:, 0] if self._targets == "one" else F
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, separators: Any = None
+    ) -> float:
         """Coefficient of determination R² of the predictions.
 
         Parameters
@@ -107,12 +115,16 @@ class Regression(RegressorMixin):
         sample_weight : array-like of shape (n_samples,), optional
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real.
+        separators : array-like of shape (n_samples, n_tokens), optional
+            True at separators, for ``tokens=Offsets(...)`` with that landmark.
 
         Returns
         -------
         float
         """
-        return float(r2_score(as_numpy(y, "y"), self.predict(X, mask), sample_weight=sample_weight))
+        samples, F = self._scored(X, mask, separators)
+        y, weight = samples.targets(as_numpy(y, "y")), samples.weights(sample_weight)
+        return float(r2_score(y, self._means(F), sample_weight=weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -126,6 +138,8 @@ class Classification(ClassifierMixin):
 
     class_weight: Any
     classes_: NDArray
+    _answer: Any
+    _scored: Any
 
     def _check_task_parameters(self) -> None:
         weight = self.class_weight
@@ -247,7 +261,7 @@ class Classification(ClassifierMixin):
         log_p = np.maximum(log_p, LOG_TINY).reshape(len(Y), -1).mean(axis=1)
         return float(np.average(log_p, weights=weight))
 
-    def decision_function(self, X: Any, mask: Any = None) -> Array:
+    def decision_function(self, X: Any, mask: Any = None, separators: Any = None) -> Array:
         """Scores of the samples.
 
         Parameters
@@ -255,15 +269,21 @@ class Classification(ClassifierMixin):
         X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real.
+        separators : array-like of shape (n_samples, n_tokens), optional
+            True at separators, for ``tokens=Offsets(...)`` with that landmark.
 
         Returns
         -------
         ndarray of shape (n_samples,) for two classes, else (n_samples, n_classes)
+            With ``tokens=Offsets(...)`` by position, ``(n_samples, n_positions, ...)``, NaN at
+            padding.
         """
-        F = self._scores(X, mask)
+        return self._answer(self._decisions, X, mask, separators)
+
+    def _decisions(self, F: Array) -> Array:
         return F[:, 0] if self._targets == "binary" else F
 
-    def predict(self, X: Any, mask: Any = None) -> NDArray:
+    def predict(self, X: Any, mask: Any = None, separators: Any = None) -> NDArray:
         """Predict class labels; for multilabel targets, an indicator matrix.
 
         Parameters
@@ -271,17 +291,24 @@ class Classification(ClassifierMixin):
         X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real.
+        separators : array-like of shape (n_samples, n_tokens), optional
+            True at separators, for ``tokens=Offsets(...)`` with that landmark.
 
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_labels)
+            With ``tokens=Offsets(...)`` by position, ``(n_samples, n_positions, ...)``; at padding
+            -1, "" for text, None for objects, False for booleans: read them through the mask.
         """
-        F = self.decision_function(X, mask)
+        return self._answer(self._labels, X, mask, separators)
+
+    def _labels(self, F: Array) -> NDArray:
         if self._targets == "multilabel":
             return (F > 0).astype(np.int64)
-        return self.classes_[(F > 0).astype(np.intp) if F.ndim == 1 else np.argmax(F, axis=1)]
+        chosen = F[:, 0] > 0 if self._targets == "binary" else np.argmax(F, axis=1)
+        return self.classes_[chosen.astype(np.intp)]
 
-    def predict_proba(self, X: Any, mask: Any = None) -> Array:
+    def predict_proba(self, X: Any, mask: Any = None, separators: Any = None) -> Array:
         """Probability of every class; for multilabel targets, of every label.
 
         Parameters
@@ -289,17 +316,22 @@ class Classification(ClassifierMixin):
         X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real.
+        separators : array-like of shape (n_samples, n_tokens), optional
+            True at separators, for ``tokens=Offsets(...)`` with that landmark.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
+            With ``tokens=Offsets(...)`` by position, ``(n_samples, n_positions, n_classes)``.
         """
-        F = self.decision_function(X, mask)
-        if F.ndim == 1:
-            return np.column_stack([expit(-F), expit(F)])
+        return self._answer(self._probabilities, X, mask, separators)
+
+    def _probabilities(self, F: Array) -> Array:
+        if self._targets == "binary":
+            return expit(np.column_stack([-F, F]))
         return softmax(F, axis=1) if self._targets == "multiclass" else expit(F)
 
-    def predict_log_proba(self, X: Any, mask: Any = None) -> Array:
+    def predict_log_proba(self, X: Any, mask: Any = None, separators: Any = None) -> Array:
         """Logarithm of `predict_proba`, finite also where a probability rounds to zero.
 
         Parameters
@@ -307,17 +339,24 @@ class Classification(ClassifierMixin):
         X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real.
+        separators : array-like of shape (n_samples, n_tokens), optional
+            True at separators, for ``tokens=Offsets(...)`` with that landmark.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
+            With ``tokens=Offsets(...)`` by position, ``(n_samples, n_positions, n_classes)``.
         """
-        F = self.decision_function(X, mask)
-        if F.ndim == 1:
-            return np.column_stack([log_expit(-F), log_expit(F)])
+        return self._answer(self._log_probabilities, X, mask, separators)
+
+    def _log_probabilities(self, F: Array) -> Array:
+        if self._targets == "binary":
+            return log_expit(np.column_stack([-F, F]))
         return log_softmax(F, axis=1) if self._targets == "multiclass" else log_expit(F)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, separators: Any = None
+    ) -> float:
         """Mean accuracy; for multilabel targets, of whole rows.
 
         Parameters
@@ -327,13 +366,16 @@ class Classification(ClassifierMixin):
         sample_weight : array-like of shape (n_samples,), optional
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real.
+        separators : array-like of shape (n_samples, n_tokens), optional
+            True at separators, for ``tokens=Offsets(...)`` with that landmark.
 
         Returns
         -------
         float
         """
-        predicted = self.predict(X, mask)
-        return float(accuracy_score(as_numpy(y, "y"), predicted, sample_weight=sample_weight))
+        samples, F = self._scored(X, mask, separators)
+        y, weight = samples.targets(as_numpy(y, "y")), samples.weights(sample_weight)
+        return float(accuracy_score(y, self._labels(F), sample_weight=weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -31,7 +31,9 @@ class SingleBeta(ConvexAttention, Persistent):
             )
         check_positive("beta", self.beta, "By default it is a fraction of beta_max.")
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, separators: Any = None
+    ) -> Self:
         """Fit to a certified global optimum.
 
         Parameters
@@ -40,17 +42,20 @@ class SingleBeta(ConvexAttention, Persistent):
             A 2-D array is cut into `n_tokens` tokens, or into one token per column. Arrays of
             float32 and float64, memory maps included, are not copied.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+            Targets. With ``tokens=Offsets(...)`` one per position, ``(n_samples, n_positions)`` or
+            ``(n_samples, n_positions, n_outputs)``; what stands at padding is not read.
         sample_weight : array-like of shape (n_samples,), optional
-            Non-negative weights :math:`a_i`.
+            Non-negative weights :math:`a_i`. With offsets also ``(n_samples, n_positions)``.
         mask : array-like of shape (n_samples, n_tokens), optional
             True where a token is real, False at padding, which may hold anything, NaN included.
+        separators : array-like of shape (n_samples, n_positions), optional
+            True at the tokens whose mean is the landmark "separators" of `tokens`.
 
         Returns
         -------
         self
         """
-        data = self._read(X, y, sample_weight, mask)
+        data = self._read(X, y, sample_weight, mask, separators)
         start = self._last_coefficients()
         self._prepare(data)
         problem = self._problem(data)
@@ -113,6 +118,10 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         curvature of the loss at the model without tokens; True is 1e-3. See Notes.
     token_weights : array-like of shape (n_tokens,), optional
         Positive factors :math:`w_k` of the penalty; 1 if omitted.
+    tokens : {"absolute"} or Offsets, default="absolute"
+        What a token is. "absolute": a position of the sequence. ``Offsets(low, high, landmarks)``:
+        a place relative to a target position, or a landmark; then every real position is a sample
+        with a target of its own, and one block of weights serves them all. See Notes.
     n_tokens : int, optional
         Number of tokens a 2-D X is cut into, columns ordered token by token. If omitted, every
         column is its own token.
@@ -160,6 +169,12 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
 
     Notes
     -----
+    With ``tokens=Offsets(...)``, X must be 3-D, of any length at prediction; y, predictions and
+    scores have an axis of positions, ``(n_samples, n_positions, ...)``. Predictions at padding are
+    no numbers: NaN (labels: -1 for integers, "" for text, None for objects, False for booleans).
+    `coef_` has a row per offset and landmark, `n_tokens_` is their number, and `token_names_` holds
+    their names.
+
     With `refit`, `coef_` and `intercept_` minimise
 
     .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
@@ -194,6 +209,7 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         fit_intercept: bool = True,
         refit: Any = False,
         token_weights: Any = None,
+        tokens: Any = "absolute",
         n_tokens: int | None = None,
         tol: float = 1e-6,
         max_iter: int = 10_000,
@@ -209,6 +225,7 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         self.fit_intercept = fit_intercept
         self.refit = refit
         self.token_weights = token_weights
+        self.tokens = tokens
         self.n_tokens = n_tokens
         self.tol = tol
         self.max_iter = max_iter
@@ -253,6 +270,10 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         all classes the same total weight. Not for multilabel targets.
     token_weights : array-like of shape (n_tokens,), optional
         Positive factors :math:`w_k` of the penalty; 1 if omitted.
+    tokens : {"absolute"} or Offsets, default="absolute"
+        What a token is. "absolute": a position of the sequence. ``Offsets(low, high, landmarks)``:
+        a place relative to a target position, or a landmark; then every real position is a sample
+        with a target of its own, and one block of weights serves them all. See Notes.
     n_tokens : int, optional
         Number of tokens a 2-D X is cut into, columns ordered token by token. If omitted, every
         column is its own token.
@@ -302,6 +323,12 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
 
     Notes
     -----
+    With ``tokens=Offsets(...)``, X must be 3-D, of any length at prediction; y, predictions and
+    scores have an axis of positions, ``(n_samples, n_positions, ...)``. Predictions at padding are
+    no numbers: NaN (labels: -1 for integers, "" for text, None for objects, False for booleans).
+    `coef_` has a row per offset and landmark, `n_tokens_` is their number, and `token_names_` holds
+    their names.
+
     With `refit`, `coef_` and `intercept_` minimise
 
     .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
@@ -337,6 +364,7 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         refit: Any = False,
         class_weight: Any = None,
         token_weights: Any = None,
+        tokens: Any = "absolute",
         n_tokens: int | None = None,
         tol: float = 1e-6,
         max_iter: int = 10_000,
@@ -351,6 +379,7 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         self.refit = refit
         self.class_weight = class_weight
         self.token_weights = token_weights
+        self.tokens = tokens
         self.n_tokens = n_tokens
         self.tol = tol
         self.max_iter = max_iter

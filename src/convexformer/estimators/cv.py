@@ -39,7 +39,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
     refit : bool or float, default=False
         As in :class:`ConvexAttentionRegressor`. The models of the folds are refitted before they
         are scored, so that beta is chosen for refitted models (the relaxed lasso).
-    penalty, loss, huber_delta, fit_intercept, token_weights, n_tokens
+    penalty, loss, huber_delta, fit_intercept, token_weights, tokens, n_tokens
         As in :class:`ConvexAttentionRegressor`.
     tol : float, default=1e-6
         Relative duality gap at which to stop.
@@ -101,6 +101,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         fit_intercept: bool = True,
         refit: Any = False,
         token_weights: Any = None,
+        tokens: Any = "absolute",
         n_tokens: int | None = None,
         tol: float = 1e-6,
         max_iter: int = 10_000,
@@ -120,6 +121,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         self.fit_intercept = fit_intercept
         self.refit = refit
         self.token_weights = token_weights
+        self.tokens = tokens
         self.n_tokens = n_tokens
         self.tol = tol
         self.max_iter = max_iter
@@ -157,7 +159,7 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
     refit : bool or float, default=False
         As in :class:`ConvexAttentionClassifier`. The models of the folds are refitted before they
         are scored, so that beta is chosen for refitted models (the relaxed lasso).
-    penalty, fit_intercept, class_weight, token_weights, n_tokens
+    penalty, fit_intercept, class_weight, token_weights, tokens, n_tokens
         As in :class:`ConvexAttentionClassifier`; "balanced" is worked out on each fold.
     tol : float, default=1e-6
         Relative duality gap at which to stop.
@@ -223,6 +225,7 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         refit: Any = False,
         class_weight: Any = None,
         token_weights: Any = None,
+        tokens: Any = "absolute",
         n_tokens: int | None = None,
         tol: float = 1e-6,
         max_iter: int = 10_000,
@@ -241,6 +244,7 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         self.refit = refit
         self.class_weight = class_weight
         self.token_weights = token_weights
+        self.tokens = tokens
         self.n_tokens = n_tokens
         self.tol = tol
         self.max_iter = max_iter

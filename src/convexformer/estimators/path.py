@@ -72,12 +72,14 @@ def attention_path(
     eps: float = 1e-3,
     sample_weight: Any = None,
     mask: Any = None,
+    separators: Any = None,
     penalty: str = "token-output",
     loss: str = "squared",
     huber_delta: float = 1.35,
     fit_intercept: bool = True,
     class_weight: Any = None,
     token_weights: Any = None,
+    tokens: Any = "absolute",
     n_tokens: int | None = None,
     tol: float = 1e-6,
     max_iter: int = 10_000,
@@ -102,7 +104,9 @@ def attention_path(
     sample_weight : array-like of shape (n_samples,), optional
     mask : array-like of shape (n_samples, n_tokens), optional
         True where a token is real.
-    penalty, loss, huber_delta, fit_intercept, class_weight, token_weights, n_tokens
+    separators : array-like of shape (n_samples, n_tokens), optional
+        True at separators, for ``tokens=Offsets(...)`` with that landmark.
+    penalty, loss, huber_delta, fit_intercept, class_weight, token_weights, tokens, n_tokens
         As in :class:`ConvexAttentionRegressor` and :class:`ConvexAttentionClassifier`; `loss` and
         `huber_delta` are for regression, `class_weight` for classification.
     tol : float, default=1e-6
@@ -136,6 +140,7 @@ def attention_path(
         "penalty": penalty,
         "fit_intercept": fit_intercept,
         "token_weights": token_weights,
+        "tokens": tokens,
         "n_tokens": n_tokens,
         "tol": tol,
         "max_iter": max_iter,
@@ -143,7 +148,7 @@ def attention_path(
     }
     model = _model(task, loss, huber_delta, class_weight, shared)
     fractions = check_fractions(betas, n_betas, eps)
-    problem = model._problem(model._read(X, y, sample_weight, mask))
+    problem = model._problem(model._read(X, y, sample_weight, mask, separators))
     solutions: list[Solution] = []
     for solution in solve_path(
         problem,
@@ -168,12 +173,14 @@ def beta_max(
     task: str = "regression",
     sample_weight: Any = None,
     mask: Any = None,
+    separators: Any = None,
     penalty: str = "token-output",
     loss: str = "squared",
     huber_delta: float = 1.35,
     fit_intercept: bool = True,
     class_weight: Any = None,
     token_weights: Any = None,
+    tokens: Any = "absolute",
     n_tokens: int | None = None,
 ) -> float:
     r"""Smallest absolute beta at which the optimum uses no token.
@@ -191,7 +198,9 @@ def beta_max(
     sample_weight : array-like of shape (n_samples,), optional
     mask : array-like of shape (n_samples, n_tokens), optional
         True where a token is real.
-    penalty, loss, huber_delta, fit_intercept, class_weight, token_weights, n_tokens
+    separators : array-like of shape (n_samples, n_tokens), optional
+        True at separators, for ``tokens=Offsets(...)`` with that landmark.
+    penalty, loss, huber_delta, fit_intercept, class_weight, token_weights, tokens, n_tokens
         As in :func:`attention_path`.
 
     Returns
@@ -210,10 +219,11 @@ def beta_max(
         "penalty": penalty,
         "fit_intercept": fit_intercept,
         "token_weights": token_weights,
+        "tokens": tokens,
         "n_tokens": n_tokens,
     }
     model = _model(task, loss, huber_delta, class_weight, shared)
-    return model._problem(model._read(X, y, sample_weight, mask)).beta_max
+    return model._problem(model._read(X, y, sample_weight, mask, separators)).beta_max
 
 
 def _model(

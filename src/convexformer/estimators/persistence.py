@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import convexformer
 
-from ..problem import Certificate
+from ..problem import Certificate, Offsets
 from ..solvers import TracePoint
 from ._refit import REFIT_ATTRIBUTES
 
@@ -234,6 +234,8 @@ def _plain(value: Any) -> Any:
         value = value.item()
     if isinstance(value, np.ndarray):
         value = value.tolist()
+    if isinstance(value, Offsets):
+        return {"offsets": [value.low, value.high, list(value.landmarks)]}
     if isinstance(value, dict):  # class weights, whose keys need not be strings
         pairs = [[_plain(key), _plain(item)] for key, item in value.items()]
         return {"pairs": pairs}
@@ -244,7 +246,9 @@ def _plain(value: Any) -> Any:
 
 
 def _unplain(value: Any) -> Any:
-    return dict(map(tuple, value["pairs"])) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return Offsets(*value["offsets"]) if "offsets" in value else dict(map(tuple, value["pairs"]))
 
 
 def _labels_to_json(name: str, labels: NDArray) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
-    penalty, loss, huber_delta, fit_intercept, refit, token_weights, n_tokens, tol,
+    penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
     max_iter, max_time, warm_start, verbose
         As in :class:`ConvexAttentionRegressor`.
 
@@ -83,6 +83,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         fit_intercept: bool = True,
         refit: Any = False,
         token_weights: Any = None,
+        tokens: Any = "absolute",
         n_tokens: int | None = None,
         tol: float = 1e-6,
         max_iter: int = 10_000,
@@ -101,6 +102,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         self.fit_intercept = fit_intercept
         self.refit = refit
         self.token_weights = token_weights
+        self.tokens = tokens
         self.n_tokens = n_tokens
         self.tol = tol
         self.max_iter = max_iter
@@ -135,8 +137,8 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
-    penalty, fit_intercept, refit, class_weight, token_weights, n_tokens, tol, max_iter, max_time,
-    warm_start, verbose
+    penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
+    max_time, warm_start, verbose
         As in :class:`ConvexAttentionClassifier`.
 
     Attributes
@@ -181,6 +183,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         refit: Any = False,
         class_weight: Any = None,
         token_weights: Any = None,
+        tokens: Any = "absolute",
         n_tokens: int | None = None,
         tol: float = 1e-6,
         max_iter: int = 10_000,
@@ -198,6 +201,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         self.refit = refit
         self.class_weight = class_weight
         self.token_weights = token_weights
+        self.tokens = tokens
         self.n_tokens = n_tokens
         self.tol = tol
         self.max_iter = max_iter
@@ -233,7 +237,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
-    penalty, loss, huber_delta, fit_intercept, refit, token_weights, n_tokens, tol,
+    penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
     max_iter, max_time, verbose
         As in :class:`ConvexAttentionRegressorCV`.
 
@@ -283,6 +287,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         fit_intercept: bool = True,
         refit: Any = False,
         token_weights: Any = None,
+        tokens: Any = "absolute",
         n_tokens: int | None = None,
         tol: float = 1e-6,
         max_iter: int = 10_000,
@@ -305,6 +310,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         self.fit_intercept = fit_intercept
         self.refit = refit
         self.token_weights = token_weights
+        self.tokens = tokens
         self.n_tokens = n_tokens
         self.tol = tol
         self.max_iter = max_iter
@@ -339,8 +345,8 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
-    penalty, fit_intercept, refit, class_weight, token_weights, n_tokens, tol, max_iter, max_time,
-    verbose
+    penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
+    max_time, verbose
         As in :class:`ConvexAttentionClassifierCV`.
 
     Attributes
@@ -388,6 +394,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         refit: Any = False,
         class_weight: Any = None,
         token_weights: Any = None,
+        tokens: Any = "absolute",
         n_tokens: int | None = None,
         tol: float = 1e-6,
         max_iter: int = 10_000,
@@ -409,6 +416,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         self.refit = refit
         self.class_weight = class_weight
         self.token_weights = token_weights
+        self.tokens = tokens
         self.n_tokens = n_tokens
         self.tol = tol
         self.max_iter = max_iter

@@ -42,6 +42,18 @@ class Offsets:
     >>> from convexformer import Offsets
     >>> Offsets(-1, 1, landmarks=["first", "mean"]).names
     ('-1', '0', '+1', 'first', 'mean')
+
+    Every position is told by the token before it, and by the first:
+
+    >>> import numpy as np
+    >>> from convexformer import ConvexAttentionRegressor
+    >>> X = np.random.default_rng(0).normal(size=(50, 10, 3))  # sequences, positions, channels
+    >>> y = np.zeros((50, 10))
+    >>> y[:, 1:] = X[:, :-1, 0]
+    >>> y += X[:, :1, 2]
+    >>> model = ConvexAttentionRegressor(tokens=Offsets(-3, 3, ["first", "mean"])).fit(X, y)
+    >>> model.token_names_[model.tokens_].tolist()
+    ['-1', 'first']
     """
 
     low: int
