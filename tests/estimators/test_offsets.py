@@ -142,6 +142,15 @@ def test_weights_per_sequence_and_per_position(data):
         assert models[0].score(data.X, data.y, weight, **data.extra) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("penalty", ["token", "nuclear"])
+def test_refit_and_other_penalties(data, penalty):
+    Y = np.stack([data.y, -data.y + np.arange(n)], axis=2)
+    settings = {"beta": 0.2, "penalty": penalty, "refit": True}
+    model = ConvexAttentionRegressor(tokens=SEEN, **settings).fit(data.X, Y, **data.extra)
+    same = ConvexAttentionRegressor(**settings).fit(data.written, Y[data.mask])
+    np.testing.assert_allclose(model.coef_, same.coef_, atol=1e-3)
+
+
 def test_float32_and_without_a_mask():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(15, 6, 2)).astype(np.float32)
@@ -343,7 +352,8 @@ def test_clones_and_displays(data):
     ("settings", "changes", "words"),
     [
         ({}, {"y": np.zeros(N)}, r"y must have a target for every position, shape \(24, 9\)"),
-        ({}, {"y": np.zeros((N, n - 1))}, r"y must have a target for every .*got \(24, 8\)"),
+        ({}, {"y": np.zeros((N, n - 1))}, r"y must have a target for every .*got shape \(24, 8\)"),
+        ({}, {"y": [[1.0]] + [[1.0, 2.0]] * (N - 1)}, "got sequences of different lengths. Pad it"),
         ({}, {"y": None}, "requires y"),
         ({}, {"separators": None}, "landmarks has 'separators': pass separators"),
         ({}, {"separators": np.ones((N, 2))}, r"separators must have shape .*got \(24, 2\)"),

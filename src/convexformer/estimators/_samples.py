@@ -85,11 +85,16 @@ class Samples:
         """`y`, with offsets only at real positions: ``(samples,)`` or ``(samples, c)``."""
         if self.offsets is None or y is None:
             return y
-        y, shape = np.asarray(as_numpy(y, "y")), self.X.shape[:2]
+        shape = self.X.shape[:2]
+        try:
+            y = np.asarray(as_numpy(y, "y"))
+            got = f"shape {y.shape}"
+        except ValueError:  # of lists that differ in length
+            y, got = np.zeros(0), "sequences of different lengths"
         if y.ndim not in (2, 3) or y.shape[:2] != shape:
             raise ValueError(
                 f"With tokens=Offsets, y must have a target for every position, shape {shape} or "
-                f"{shape} + (n_outputs,), got {y.shape}. What stands at padding is not read."
+                f"{shape} + (n_outputs,), got {got}. Pad it: what stands at padding is not read."
             )
         return y[self._positions]
 
