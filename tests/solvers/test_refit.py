@@ -206,3 +206,12 @@ def test_bad_ridge(ridge):
     problem = problem_of("squared")
     with pytest.raises(ValueError, match="ridge must be a positive number"):
         refit(problem, solve(problem, problem.beta_max), ridge)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_starts_do_not_matter(loss):
+    problem = problem_of(loss)
+    near = refit(problem, solve(problem, 0.2 * problem.beta_max))
+    selected = solve(problem, 0.3 * problem.beta_max)  # fewer tokens than the start
+    cold, warm = refit(problem, selected), refit(problem, selected, start=near)
+    assert_allclose(warm.Z, cold.Z, atol=1e-6 * np.abs(cold.Z).max())

@@ -65,8 +65,9 @@ def score_fold(
     )
     judge = _judge(estimator, test_part, scorer, score_params)
     scores, gaps, converged = [], [], True
+    fitted: Solution | Refitted | None = None
     for solution in path:
-        fitted = estimator._refitted(problem, solution)  # what is used is what is scored
+        fitted = estimator._refitted(problem, solution, fitted)  # what is used is what is scored
         full = fitted if not len(missing) else _embed(fitted, solvable, fill)
         scores.append(judge(copy.copy(estimator)._keep(full)))
         gaps.append(solution.certificate.relative_gap)

@@ -64,11 +64,14 @@ class Refittable:
             return RIDGE if self.refit else None
         return float(self.refit)
 
-    def _refitted(self, problem: Any, solution: Solution) -> Solution | Refitted:
-        """`solution`, refitted where that was asked for."""
+    def _refitted(
+        self, problem: Any, solution: Solution, start: Solution | Refitted | None = None
+    ) -> Solution | Refitted:
+        """`solution`, refitted where that was asked for; from the last of a path, if given."""
         if self._ridge is None:
             return solution
-        fitted: Refitted = self._refit(problem, solution, self._ridge)
+        warm = {"start": start} if isinstance(start, Refitted) else {}
+        fitted: Refitted = self._refit(problem, solution, self._ridge, **warm)
         if not fitted.converged:
             warnings.warn(
                 "The refit stopped before it came to its minimum; the model is usable. Use a "

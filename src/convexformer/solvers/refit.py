@@ -67,7 +67,9 @@ class Refitted:
         return self.selection.certificate
 
 
-def refit(problem: Problem, solution: Solution, ridge: float = RIDGE) -> Refitted:
+def refit(
+    problem: Problem, solution: Solution, ridge: float = RIDGE, start: Refitted | None = None
+) -> Refitted:
     """Minimise the loss over the cells of `solution` that are not zero, with a small ridge.
 
     Parameters
@@ -77,6 +79,8 @@ def refit(problem: Problem, solution: Solution, ridge: float = RIDGE) -> Refitte
     solution : Solution
     ridge : float
         Strength as a fraction of the loss's own curvature, positive.
+    start : Refitted, optional
+        The refit of a solution near by, to start from.
 
     Examples
     --------
@@ -98,10 +102,13 @@ def refit(problem: Problem, solution: Solution, ridge: float = RIDGE) -> Refitte
     else:  # the ridge, unlike some penalties, leaves every output a problem of its own
         parts = [(problem.output(j), np.array([j])) for j in range(c)]
     chosen = np.broadcast_to(problem.penalty.norms(solution.Z) > 0, (problem.shape[0], c))
+    Z0 = solution.Z
+    if start is not None:
+        Z0 = np.where(chosen[:, None] & (start.Z != 0), start.Z, Z0)
     Z, b, strength, converged = np.zeros(problem.shape), np.zeros(c), np.zeros(c), True
     for part, outputs in parts:
         found = _Ridge.of(part, chosen[:, outputs], ridge)
-        at, reached = found.minimise(solution.Z[:, :, outputs], solution.intercept[outputs])
+        at, reached = found.minimise(Z0[:, :, outputs], solution.intercept[outputs])
         Z[:, :, outputs], b[outputs] = at.Z, part.outer_intercept(at.Z, at.b)
         strength[outputs], converged = found.ridge, converged and reached
     return Refitted(Z, b, solution, strength, converged)
@@ -180,28 +187,30 @@ class _Ridge:
 
     def _newton(self, gradient: Array, at: Iterate, damping: float) -> Array:
         joint = self.problem.loss.joint
-        unknowns = gradient.size if joint else len(self.groups) * gradient.shape[1]
-        if unknowns > MOST_UNKNOWNS:
+        cells = np.count_nonzero(self.cells) if joint else len(self.groups)
+        if cells * gradient.shape[1] > MOST_UNKNOWNS:
             return self._by_iteration(gradient, at, damping)
-        (Q,) = self.problem.quadratic(self.groups, at.S + at.b, damping)
-        if joint:  # one system, ordered (group, output, channel)
-            used = np.repeat(self.cells, gradient.shape[1], axis=1).ravel()
-            scale = np.broadcast_to(self.weight * self.ridge, gradient.shape).transpose(0, 2, 1)
-            g = gradient.transpose(0, 2, 1)
-            z = _solve(Q, scale.ravel(), g.reshape(-1, 1), used)
-            return z.reshape(g.shape).transpose(0, 2, 1)
-        return self._by_pattern(Q, gradient)
+        (Q,) = self.problem.quadratic(self.groups, at.S + at.b, damping, self.cells)
+        if not joint:
+            return self._by_pattern(Q, gradient)
+        z = np.zeros_like(gradient).transpose(0, 2, 1)  # one system: (group, output, channel)
+        g = gradient.transpose(0, 2, 1)[self.cells]
+        scale = np.broadcast_to(self.weight * self.ridge, gradient.shape).transpose(0, 2, 1)
+        found = _solve(Q, scale[self.cells].ravel(), g.reshape(-1, 1))
+        z[self.cells] = found.reshape(g.shape)
+        return z.transpose(0, 2, 1)
 
     def _by_pattern(self, Q: Array, gradient: Array) -> Array:
         """One factorisation for all outputs that use the same groups (and so have one ridge)."""
         d, z = gradient.shape[1], np.zeros_like(gradient)
         patterns, kind = np.unique(self.cells, axis=1, return_inverse=True)
         for j, pattern in enumerate(patterns.T):
-            outputs = np.flatnonzero(kind.ravel() == j)
-            scale = np.repeat(self.weight[:, 0, 0] * self.ridge[outputs[0]], d)
-            g = gradient[:, :, outputs]
-            found = _solve(Q, scale, g.reshape(-1, len(outputs)), np.repeat(pattern, d))
-            z[:, :, outputs] = found.reshape(g.shape)
+            groups, outputs = np.flatnonzero(pattern), np.flatnonzero(kind.ravel() == j)
+            used, own = np.flatnonzero(np.repeat(pattern, d)), np.ix_(groups, np.arange(d), outputs)
+            scale = np.repeat(self.weight[groups, 0, 0] * self.ridge[outputs[0]], d)
+            g = gradient[own]
+            found = _solve(Q[np.ix_(used, used)], scale, g.reshape(-1, len(outputs)))
+            z[own] = found.reshape(g.shape)
         return z
 
     def _by_iteration(self, gradient: Array, at: Iterate, damping: float) -> Array:
@@ -232,14 +241,12 @@ class _Ridge:
         return np.where(cells, z.reshape(shape), 0.0)
 
 
-def _solve(Q: Array, ridge: Array, g: Array, used: Cells) -> Array:
-    """``(Q + diag(ridge))^-1 g`` in the `used` rows, zero elsewhere."""
-    z = np.zeros_like(g)
-    if np.any(used):
-        M = Q[np.ix_(used, used)]
-        M[np.diag_indices_from(M)] += ridge[used]
-        z[used] = cho_solve(cho_factor(M, lower=True, overwrite_a=True), g[used])
-    return z
+def _solve(Q: Array, ridge: Array, g: Array) -> Array:
+    """``(Q + diag(ridge))^-1 g``; overwrites Q."""
+    if not len(Q):
+        return g
+    Q[np.diag_indices_from(Q)] += ridge
+    return np.asarray(cho_solve(cho_factor(Q, lower=True, overwrite_a=True), g))
 
 
 def _curvature(problem: Problem, groups: Groups) -> Array:
