@@ -181,7 +181,7 @@ def _table(results: dict[str, Any]) -> Table:
             row["optimizer"],
             Text(str(row["heads"]), "bold" if row["enough"] else ""),
             f"{row['best']:.1e}",
-            f"{row['close']:.0%}",
+            f"{row['close']:.1%}",
             Text(str(row["below"]), "bold red" if row["below"] else "green"),
         )
     return table

@@ -1,4 +1,5 @@
 """Experiments that write their results as JSON, can be interrupted and resumed, and are repeatable.
 
-Each is a module with a command line: ``python -m convexformer.experiments.predictive --help``.
+Each has a command line: ``convexformer reproduce --help``, and
+``python -m convexformer.experiments.predictive --help``.
 """

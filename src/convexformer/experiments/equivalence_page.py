@@ -127,6 +127,6 @@ def _row_table(results: Record) -> str:
             line = [problem["label"], f"{bold}{heads}{bold}"]
             for name in optimizers:
                 (row,) = select(results, problem=key, heads=heads, optimizer=name)
-                line += [f"{row['best']:.1e}", f"{row['median']:.1e}", f"{row['close']:.0%}"]
+                line += [f"{row['best']:.1e}", f"{row['median']:.1e}", f"{row['close']:.1%}"]
             rows.append(line)
     return table(header, rows)
