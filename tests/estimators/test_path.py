@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
 
 from convexformer import (
     AttentionPath,
     ConvexAttentionClassifier,
+    ConvexAttentionClassifierCV,
     ConvexAttentionRegressor,
+    ConvexTransformerClassifier,
+    ConvexTransformerRegressor,
     attention_path,
     beta_max,
 )
@@ -128,3 +132,58 @@ def test_bad_options(X, y, options, words):
 def test_labels_need_the_right_task(X, y):
     with pytest.raises(ValueError, match=r"y must hold numbers.*task='classification'"):
         attention_path(X, np.where(y > 0, "a", "b"))
+
+
+# Paths of estimators ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_classes", [None, 2, 3])
+def test_path_of_a_gated_model(X, y, n_classes):
+    options = {"n_gates": 3, "random_state": 0, "token_weights": np.linspace(0.5, 1.5, 6)}
+    target = y if n_classes is None else np.digitize(y, [0, 2][: n_classes - 1])
+    kind = ConvexTransformerRegressor if n_classes is None else ConvexTransformerClassifier
+    path = attention_path(X, target, estimator=kind(tol=1e-9, **options), betas=[1.0, 0.5, 0.1])
+    c = 3 if n_classes == 3 else 1
+    assert path.coefs.shape == (3, c, 4, 6, 2)
+    assert path.token_norms.shape == (3, 6)
+    assert path.beta_max == pytest.approx(beta_max(X, target, estimator=kind(**options)))
+    for k, beta in enumerate(path.betas):
+        model = kind(beta, tol=1e-9, **options).fit(X, target)
+        np.testing.assert_array_equal(path.gate_directions, model.gate_directions_)
+        np.testing.assert_array_equal(path.gate_thresholds, model.gate_thresholds_)
+        assert path.certificates[k].primal == pytest.approx(model.certificate_.primal, rel=1e-8)
+        norms = model.token_norms_ if c == 1 else model.token_norms_.sum(axis=0)
+        np.testing.assert_allclose(path.token_norms[k], norms, atol=1e-3)
+        assert path.n_tokens_used[k] == len(model.tokens_)
+    assert "of 6 tokens" in repr(path)
+
+
+def test_gated_paths_end_earlier(X, y):
+    gated = ConvexTransformerRegressor(n_gates=2, random_state=0)
+    assert attention_path(X, y, estimator=gated, n_betas=3).betas[-1] == pytest.approx(0.01)
+    assert attention_path(X, y, n_betas=3).betas[-1] == pytest.approx(1e-3)
+
+
+def test_an_estimator_is_the_same_as_its_settings(X, y, capsys):
+    label = y > 0
+    estimator = ConvexAttentionClassifier(penalty="token", class_weight="balanced", tol=1e-4)
+    one = attention_path(X, label, estimator=estimator, n_betas=4, verbose=True)
+    assert capsys.readouterr().out.count(" tokens\n") == 4
+    options = {"penalty": "token", "class_weight": "balanced", "tol": 1e-4}
+    other = attention_path(X, label, task="classification", n_betas=4, **options)
+    np.testing.assert_array_equal(one.coefs, other.coefs)
+    assert not hasattr(estimator, "coef_")
+    cross_validated = ConvexAttentionClassifierCV(
+        penalty="token", class_weight="balanced", tol=1e-4
+    )
+    again = attention_path(X, label, estimator=cross_validated, n_betas=4)
+    np.testing.assert_array_equal(again.coefs, one.coefs)
+
+
+def test_what_an_estimator_excludes(X, y):
+    with pytest.raises(ValueError, match="its own settings; got penalty, tol as well"):
+        attention_path(X, y, estimator=ConvexAttentionRegressor(), penalty="token", tol=1e-3)
+    with pytest.raises(ValueError, match=r"got Pipeline\. Of a pipeline pass the last step"):
+        attention_path(X, y, estimator=make_pipeline(ConvexAttentionRegressor()))
+    with pytest.raises(ValueError, match="certified solutions and is not refitted"):
+        attention_path(X, y, estimator=ConvexAttentionRegressor(refit=True))

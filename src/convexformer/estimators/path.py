@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from ..problem import Certificate
+from ..problem import Certificate, Problem
 from ..problem.penalties import safe_norm
 from ..solvers import Solution, solve_path
 from ._base import ConvexAttention
+from ._gated import Gated
 from ._validation import Array, check_choice, check_fractions
 from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
 
@@ -28,15 +32,18 @@ class AttentionPath:
         Fractions of `beta_max`, decreasing.
     beta_max : float
         Smallest absolute beta at which ``Z = 0``; ``betas * beta_max`` are the absolute betas.
-    coefs : ndarray of shape (B, c, n, d)
+    coefs : ndarray of shape (B, c, n, d), or (B, c, gates, n, d) of a gated model
     intercepts : ndarray of shape (B, c)
     certificates : list of Certificate
         One per beta.
     token_norms : ndarray of shape (B, n)
-        Euclidean norm of every token's coefficients, over all outputs.
+        Euclidean norm of every token's coefficients, over all outputs; of a gated model, the sum
+        over gates and outputs.
     n_tokens_used : ndarray of int of shape (B,)
         Tokens with coefficients other than zero.
     classes : ndarray of shape (n_classes,), or None for regression
+    gate_directions, gate_thresholds : ndarray of shape (gates, n, d) and (gates,), or None
+        The gates of a gated model, the same at every beta; gate 0 is always open.
     """
 
     betas: Array
@@ -47,6 +54,8 @@ class AttentionPath:
     token_norms: Array
     n_tokens_used: NDArray[np.intp]
     classes: NDArray | None = None
+    gate_directions: Array | None = None
+    gate_thresholds: Array | None = None
 
     @property
     def worst_gap(self) -> float:
@@ -57,7 +66,8 @@ class AttentionPath:
         return (
             f"AttentionPath({len(self.betas)} betas from {self.betas[0]:.3g} to "
             f"{self.betas[-1]:.3g} of beta_max={self.beta_max:.4g}; "
-            f"{self.n_tokens_used[0]} to {self.n_tokens_used[-1]} of {self.coefs.shape[2]} tokens; "
+            f"{self.n_tokens_used[0]} to {self.n_tokens_used[-1]} of "
+            f"{self.coefs.shape[-2]} tokens; "
             f"worst relative gap {self.worst_gap:.1e})"
         )
 
@@ -66,13 +76,14 @@ def attention_path(
     X: Any,
     y: Any,
     *,
-    task: str = "regression",
+    estimator: Any = None,
     betas: Any = None,
     n_betas: int = 40,
-    eps: float = 1e-3,
+    eps: float | None = None,
     sample_weight: Any = None,
     mask: Any = None,
     separators: Any = None,
+    task: str = "regression",
     penalty: str = "token-output",
     loss: str = "squared",
     huber_delta: float = 1.35,
@@ -95,17 +106,22 @@ def attention_path(
     ----------
     X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-    task : {"regression", "classification"}, default="regression"
+    estimator : ConvexAttention* or ConvexTransformer*, optional
+        Whose path to follow, with its settings in place of all that are named below from `task`
+        to `max_time`. Gated models have paths this way; the gates are drawn once, by the
+        estimator's `random_state`. It is not fitted by this.
     betas : array-like of shape (B,), optional
         Fractions of beta_max; sorted in decreasing order. If omitted, `n_betas` of them from 1 to
         `eps`, geometrically.
     n_betas : int, default=40
-    eps : float, default=1e-3
+    eps : float, optional
+        1e-3 if omitted; 0.01 for gated models, where weak penalties cost more.
     sample_weight : array-like of shape (n_samples,), optional
     mask : array-like of shape (n_samples, n_tokens), optional
         True where a token is real.
     separators : array-like of shape (n_samples, n_tokens), optional
         True at separators, for ``tokens=Offsets(...)`` with that landmark.
+    task : {"regression", "classification"}, default="regression"
     penalty, loss, huber_delta, fit_intercept, class_weight, token_weights, tokens, n_tokens
         As in :class:`ConvexAttentionRegressor` and :class:`ConvexAttentionClassifier`; `loss` and
         `huber_delta` are for regression, `class_weight` for classification.
@@ -135,8 +151,24 @@ def attention_path(
     array([0, 1, 2])
     >>> path.worst_gap <= 1e-6
     True
+
+    Of a gated model:
+
+    >>> from convexformer import ConvexTransformerRegressor
+    >>> gated = ConvexTransformerRegressor(n_gates=3, random_state=0)
+    >>> attention_path(X, abs(y), estimator=gated, betas=[1.0, 0.5, 0.2]).coefs.shape
+    (3, 1, 4, 5, 3)
+
+    Notes
+    -----
+    A path is of certified solutions: it has no `refit`, and an estimator that asks for one is an
+    error. Cross-validation with ``refit=True`` scores a refitted path.
     """
-    shared = {
+    settings = {
+        "task": task,
+        "loss": loss,
+        "huber_delta": huber_delta,
+        "class_weight": class_weight,
         "penalty": penalty,
         "fit_intercept": fit_intercept,
         "token_weights": token_weights,
@@ -146,23 +178,26 @@ def attention_path(
         "max_iter": max_iter,
         "max_time": max_time,
     }
-    model = _model(task, loss, huber_delta, class_weight, shared)
+    model = _model(estimator, settings, attention_path)
+    if eps is None:
+        eps = 0.01 if isinstance(model, Gated) else 1e-3
     fractions = check_fractions(betas, n_betas, eps)
-    problem = model._problem(model._read(X, y, sample_weight, mask, separators))
+    problem = _problem(model, X, y, sample_weight, mask, separators)
     solutions: list[Solution] = []
     for solution in solve_path(
         problem,
         (fractions * problem.beta_max).tolist(),
-        tol=tol,
-        max_iter=max_iter,
-        max_time=max_time,
+        tol=model.tol,
+        max_iter=model.max_iter,
+        max_time=model.max_time,
         callback=verbose if callable(verbose) else None,
     ):
         solutions.append(solution)
         if verbose and not callable(verbose):
-            print(_line(len(solutions), fractions, solution), flush=True)
-    result = _collect(fractions, problem.beta_max, solutions, getattr(model, "classes_", None))
-    _warn_unless_converged(solutions, result.worst_gap, tol)
+            plain = not isinstance(model, Gated)
+            print(_line(len(solutions), fractions, solution, plain), flush=True)
+    result = _collect(model, fractions, problem.beta_max, solutions)
+    _warn_unless_converged(solutions, result.worst_gap, model.tol)
     return result
 
 
@@ -170,10 +205,11 @@ def beta_max(
     X: Any,
     y: Any,
     *,
-    task: str = "regression",
+    estimator: Any = None,
     sample_weight: Any = None,
     mask: Any = None,
     separators: Any = None,
+    task: str = "regression",
     penalty: str = "token-output",
     loss: str = "squared",
     huber_delta: float = 1.35,
@@ -194,12 +230,14 @@ def beta_max(
     ----------
     X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-    task : {"regression", "classification"}, default="regression"
+    estimator : ConvexAttention* or ConvexTransformer*, optional
+        Whose settings to use, as in :func:`attention_path`.
     sample_weight : array-like of shape (n_samples,), optional
     mask : array-like of shape (n_samples, n_tokens), optional
         True where a token is real.
     separators : array-like of shape (n_samples, n_tokens), optional
         True at separators, for ``tokens=Offsets(...)`` with that landmark.
+    task : {"regression", "classification"}, default="regression"
     penalty, loss, huber_delta, fit_intercept, class_weight, token_weights, tokens, n_tokens
         As in :func:`attention_path`.
 
@@ -215,21 +253,50 @@ def beta_max(
     >>> beta_max(X, [3.0, 1.0])
     2.0
     """
-    shared = {
+    settings = {
+        "task": task,
+        "loss": loss,
+        "huber_delta": huber_delta,
+        "class_weight": class_weight,
         "penalty": penalty,
         "fit_intercept": fit_intercept,
         "token_weights": token_weights,
         "tokens": tokens,
         "n_tokens": n_tokens,
     }
-    model = _model(task, loss, huber_delta, class_weight, shared)
-    return model._problem(model._read(X, y, sample_weight, mask, separators)).beta_max
+    model = _model(estimator, settings, beta_max)
+    return _problem(model, X, y, sample_weight, mask, separators).beta_max
 
 
-def _model(
-    task: str, loss: str, huber_delta: float, class_weight: Any, shared: dict[str, Any]
-) -> ConvexAttention:
+def _model(estimator: Any, settings: dict[str, Any], asked: Callable[..., Any]) -> ConvexAttention:
     """The estimator whose reading of the data a path shares."""
+    if estimator is None:
+        return _described(**settings)
+    known = inspect.signature(asked).parameters
+    given = [name for name, value in settings.items() if value is not known[name].default]
+    if given:
+        raise ValueError(
+            f"An estimator brings its own settings; got {', '.join(given)} as well. Set them on "
+            "the estimator."
+        )
+    if not isinstance(estimator, ConvexAttention):
+        raise ValueError(
+            "estimator must be a ConvexAttention* or ConvexTransformer* estimator; got "
+            f"{type(estimator).__name__}. Of a pipeline pass the last step, and X as the steps "
+            "before it transform it."
+        )
+    if estimator.refit is not False:
+        raise ValueError(
+            "A path is of certified solutions and is not refitted: pass "
+            "clone(estimator).set_params(refit=False)."
+        )
+    return clone(estimator)
+
+
+def _described(
+    task: str, loss: str, huber_delta: float, class_weight: Any, **shared: Any
+) -> ConvexAttention:
+    """The estimator that settings describe."""
     check_choice("task", task, ("regression", "classification"))
     if task == "classification":
         if loss != "squared":
@@ -243,29 +310,46 @@ def _model(
     return ConvexAttentionRegressor(loss=loss, huber_delta=huber_delta, **shared)
 
 
-def _line(number: int, fractions: Array, solution: Solution) -> str:
+def _problem(
+    model: ConvexAttention, X: Any, y: Any, sample_weight: Any, mask: Any, separators: Any
+) -> Problem:
+    data = model._read(X, y, sample_weight, mask, separators)
+    model._prepare(data)
+    return model._problem(data)
+
+
+def _line(number: int, fractions: Array, solution: Solution, plain: bool) -> str:
     used = np.count_nonzero(np.any(solution.Z, axis=(1, 2)))
+    what = "tokens" if plain else "(gate, token)"
     return (
         f"[attention_path] beta {number:3d} of {len(fractions)}  {fractions[number - 1]:8.4f} "
         f"beta_max  {solution.trace[-1].seconds:8.2f} s  "
-        f"relative gap {solution.certificate.relative_gap:8.1e}  {used:5d} tokens"
+        f"relative gap {solution.certificate.relative_gap:8.1e}  {used:5d} {what}"
     )
 
 
 def _collect(
-    fractions: Array, beta_max: float, solutions: list[Solution], classes: NDArray | None
+    model: ConvexAttention, fractions: Array, beta_max: float, solutions: list[Solution]
 ) -> AttentionPath:
-    Z = np.stack([solution.Z for solution in solutions])  # (B, n, d, c)
-    norms = safe_norm(Z.reshape(*Z.shape[:2], -1), axis=2)
+    coefs, norms = [], []
+    for solution in solutions:
+        model._keep(solution)
+        coefs.append(model.coef_)
+        if isinstance(model, Gated):
+            norms.append(safe_norm(model.coef_, axis=-1).sum(axis=(0, 1)))
+        else:
+            norms.append(safe_norm(solution.Z.reshape(len(solution.Z), -1), axis=1))
     return AttentionPath(
         betas=fractions,
         beta_max=beta_max,
-        coefs=np.ascontiguousarray(Z.transpose(0, 3, 1, 2)),
+        coefs=np.stack(coefs),
         intercepts=np.stack([solution.intercept for solution in solutions]),
         certificates=[solution.certificate for solution in solutions],
-        token_norms=norms,
+        token_norms=np.stack(norms),
         n_tokens_used=np.count_nonzero(norms, axis=1),
-        classes=classes,
+        classes=getattr(model, "classes_", None),
+        gate_directions=getattr(model, "gate_directions_", None),
+        gate_thresholds=getattr(model, "gate_thresholds_", None),
     )
 
 
