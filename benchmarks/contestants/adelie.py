@@ -1,0 +1,105 @@
+r"""adelie: block coordinate descent on a path, in C++.
+
+Its loss is divided by N, and for several outputs by c as well; groups of a multi-response fit hold
+a token of all outputs, which is the `token` penalty. Group weights default to the square roots of
+group sizes, so ones are passed. ``start`` says how it comes to a single beta: at once, or on a path
+of ten from beta_max. ``gram`` is its covariance method; forming ``X'X`` is part of the time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..objective import Array, Task, beta_max
+from . import Solutions, by_output, design_matrix, numbers_of, tolerances
+
+ENVIRONMENT = "peers"
+PACKAGES = ("adelie", "numpy")
+
+EXPONENTS = (-5, -7, -9, -11, -13, -15)
+DEEPER = (-17,)  # IRLS stops on the square of a change
+
+
+def unfit(task: Task) -> str:
+    if task.loss == "softmax" and task.penalty == "token-output":
+        return "groups hold all classes"
+    if task.loss == "logistic" and task.penalty == "token" and task.Y.shape[1] > 1:
+        return "no multi-label loss"
+    if numbers_of(task) * 8 > 4e9:
+        return "the float64 design would take more than 4 GB"
+    return ""
+
+
+def sweeps(task: Task) -> list[list[dict[str, Any]]]:
+    exponents = EXPONENTS if task.loss == "squared" else EXPONENTS + DEEPER
+    starts = ["given"] if len(task.betas) > 1 else ["at once", "path"]
+    found = [tolerances(*exponents, start=start) for start in starts]
+    groups, d, c = task.shape
+    if task.loss == "squared" and c == 1 and groups * d <= 4096 and not task.intercept:
+        found.append(tolerances(*exponents, start=starts[0], gram=True))
+    return found
+
+
+def load() -> None:
+    import adelie  # noqa: F401
+
+
+def prepare(task: Task) -> tuple[Task, Array]:
+    return task, design_matrix(task)
+
+
+def solve(prepared: tuple[Task, Array], setting: dict[str, Any]) -> Solutions:
+    task, A = prepared
+    if task.Y.shape[1] > 1 and task.penalty == "token-output":
+        return by_output(task, lambda one: _solve(one, A, setting))
+    return _solve(task, A, setting)
+
+
+def _solve(task: Task, A: Array, setting: dict[str, Any]) -> Solutions:
+    import adelie as ad
+
+    betas = list(task.betas)
+    if setting["start"] == "path":
+        betas = list(np.geomspace(beta_max(task), betas[0], 10))
+    common = {
+        "groups": np.arange(task.shape[0]) * task.shape[1],
+        "penalty": np.ones(task.shape[0]),
+        "tol": setting["tol"],
+        "max_iters": 10**9,
+        "early_exit": False,
+        "progress_bar": False,
+    }
+    scale = len(A) * (task.Y.shape[1] if task.loss != "logistic" else 1)
+    lambdas = np.array(betas) / scale
+    if setting.get("gram"):
+        gram, v = np.asfortranarray(A.T @ A) / scale, A.T @ task.Y[:, 0] / scale
+        state = ad.gaussian_cov(A=gram, v=v, lmda_path=lambdas, **common)
+    else:
+        if task.loss != "squared":
+            common |= {"irls_tol": setting["tol"], "irls_max_iters": 10**9}
+        state = ad.grpnet(
+            X=A, glm=_glm(task), lmda_path=lambdas, intercept=task.intercept, **common
+        )
+    last = [len(betas) - 1] if setting["start"] == "path" else range(len(betas))
+    return [_solution(task, state, row) for row in last]
+
+
+def _glm(task: Task) -> Any:
+    import adelie as ad
+
+    Y = np.asfortranarray(task.Y)
+    if task.loss == "softmax":
+        return ad.glm.multinomial(np.ascontiguousarray(Y))
+    if task.loss == "logistic":
+        return ad.glm.binomial((Y[:, 0] + 1) / 2)
+    return ad.glm.gaussian(Y[:, 0]) if Y.shape[1] == 1 else ad.glm.multigaussian(task.Y)
+
+
+def _solution(task: Task, state: Any, row: int) -> tuple[Array, Array]:
+    Z = np.asarray(state.betas[row].todense()).reshape(task.shape)
+    c = task.shape[2]
+    if not task.intercept:
+        return Z, np.zeros(c)
+    return Z, np.asarray(state.intercepts[row], dtype=np.float64).reshape(c)

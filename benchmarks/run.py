@@ -1,0 +1,205 @@
+"""Run the contest: cell by cell, contestants in turn, repetitions interleaved.
+
+``python -m benchmarks.run --grid standard``. In every cell ours runs first; `FACTOR` times what it
+took is the time limit of a peer's run, within bounds. Each contestant then sweeps its settings,
+from the loosest tolerance on, until a run meets the gap of the cell or is out of time. What met it
+is repeated in turn with the others, and once more as the first call of a fresh process. All runs
+are kept. Finished cells stay in ``results/GRID.json``; running again does what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cells import GRIDS
+from .contestants import NAMES, OURS, contestant
+from .machine import describe, speeds
+from .objective import Cell, Run, Task, times_to
+from .processes import Process, available
+
+RESULTS = Path(__file__).parent / "results"
+FACTOR = 20.0  # a peer's run may take so many times as long as ours
+REPETITIONS = {"quick": 2, "standard": 3, "large": 1}
+LIMITS = {"quick": (1.0, 2.0), "standard": (2.0, 30.0), "large": (60.0, 600.0)}  # of a peer's run
+OUR_LIMIT = {"quick": 30.0, "standard": 120.0, "large": 1200.0}
+PEERS = {  # quick: those that neither compile nor need a minute
+    "quick": ("adelie", "celer", "cvxpy", "sklearn"),
+    "standard": NAMES[1:],
+    "large": (),
+}
+FIRST_CALLS = {"quick": (0.1,), "standard": (0.1,), "large": ()}  # at these fractions
+
+
+class Contest:
+    """The processes of all contestants and the rules of one grid."""
+
+    def __init__(self, grid: str, names: list[str]) -> None:
+        self.grid, self.names = grid, names
+        self.processes: dict[tuple[str, int], Process] = {}
+
+    def process(self, name: str, threads: int) -> Process:
+        key = (name, threads)
+        if key not in self.processes:
+            self.processes[key] = Process(name, threads)
+        return self.processes[key]
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.end()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        every = [process.versions for process in self.processes.values()]
+        return {name: number for versions in every for name, number in versions.items()}
+
+    def play(self, cell: Cell) -> dict[str, Any]:
+        """All runs of one cell."""
+        task = cell.task()
+        unfit = {name: contestant(name).unfit(task) for name in self.names}
+        fit = [name for name in self.names if not unfit[name]]
+        with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+            folder = Path(scratch)
+            task.save(folder)
+            for name in fit:
+                self.process(name, cell.threads).give(folder)
+            runs, limit = self._sweeps(cell, task, fit)
+            runs += self._repeats(cell, task, runs, limit)
+            if cell.fractions[-1] in FIRST_CALLS[self.grid]:
+                runs += self._first_calls(cell, task, runs, limit, folder)
+        return {
+            "shape": [*task.X.shape, task.Y.shape[1]],
+            "gates": 0 if task.gates is None else task.gates.shape[1],
+            "dtype": str(task.X.dtype),
+            "loss": task.loss,
+            "penalty": task.penalty,
+            "intercept": task.intercept,
+            "fractions": list(cell.fractions),
+            "correlated": cell.correlated,
+            "gap": cell.gap,
+            "goal": cell.goal,
+            "threads": cell.threads,
+            "limit": limit,
+            "unfit": {name: why for name, why in unfit.items() if why},
+            "runs": [run.to_dict() for run in runs],
+        }
+
+    def _sweeps(self, cell: Cell, task: Task, fit: list[str]) -> tuple[list[Run], float]:
+        low, high = LIMITS[self.grid]
+        runs: list[Run] = []
+        limit = OUR_LIMIT[self.grid]
+        for name in fit:
+            process = self.process(name, cell.threads)
+            own = [
+                run
+                for sweep in process.module.sweeps(task)
+                for run in _sweep(process, task, sweep, cell.gap, limit)
+            ]
+            runs += own
+            if name == OURS:
+                took = float(np.median(times_to(own, cell.gap) or [high]))
+                limit = float(np.clip(FACTOR * took, low, high))
+            _log(cell, name, own)
+        return runs, limit
+
+    def _winners(self, cell: Cell, runs: list[Run]) -> dict[str, dict[str, Any]]:
+        """Of every contestant the fastest setting that met the gap."""
+        met = [run for run in runs if not run.failed and run.gap <= cell.gap]
+        return {run.contestant: run.setting for run in sorted(met, key=lambda run: -run.cpu)}
+
+    def _repeats(self, cell: Cell, task: Task, runs: list[Run], limit: float) -> list[Run]:
+        winners = self._winners(cell, runs)
+        return [
+            self.process(name, cell.threads).run(task, setting, _limit(name, limit, self.grid))
+            for _ in range(REPETITIONS[self.grid] - 1)
+            for name, setting in winners.items()
+        ]
+
+    def _first_calls(
+        self, cell: Cell, task: Task, runs: list[Run], limit: float, folder: Path
+    ) -> list[Run]:
+        found = []
+        for name, setting in self._winners(cell, runs).items():
+            process = Process(name, cell.threads, cold=True)
+            process.give(folder)
+            run = process.run(task, setting, 60.0 + limit)
+            run.first, run.loading = True, process.loading
+            process.end()
+            found.append(run)
+        return found
+
+
+def _limit(name: str, limit: float, grid: str) -> float:
+    return OUR_LIMIT[grid] if name == OURS else 2 * limit  # the second may be a little slower
+
+
+def _sweep(
+    process: Process, task: Task, settings: list[dict[str, Any]], gap: float, limit: float
+) -> Iterator[Run]:
+    """Runs from the loosest setting on, until one meets `gap` or is out of time."""
+    for setting in settings:
+        run = process.run(task, setting, limit)
+        yield run
+        if run.failed == "out of time" or run.gap <= gap:
+            return
+
+
+def _log(cell: Cell, name: str, runs: list[Run]) -> None:
+    met = times_to(runs, cell.gap)
+    best = min((run.gap for run in runs), default=np.inf)
+    words = f"{met[0]:.4f} s" if met else f"not reached (gap {best:.0e})"
+    print(f"{cell.name:28} {name:14} {words}", file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--grid", choices=list(GRIDS), default="standard")
+    parser.add_argument("--only", default="", help="cells whose name starts so")
+    parser.add_argument("--contestants", help="comma-separated; else those of the grid")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--max-minutes", type=float, default=float("inf"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    file = options.results / f"{options.grid}.json"
+    results = {"cells": {}} if options.fresh or not file.exists() else json.loads(file.read_text())
+    names = [name for name in _names(options.contestants, options.grid) if available(name)]
+    contest, stop = Contest(options.grid, names), time.monotonic() + 60 * options.max_minutes
+    try:
+        for cell in GRIDS[options.grid]():
+            if cell.name in results["cells"] or not cell.name.startswith(options.only):
+                continue
+            if time.monotonic() > stop:
+                print("out of minutes; run again for the rest", file=sys.stderr)
+                break
+            results["cells"][cell.name] = contest.play(cell)
+            command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
+            results["environment"] = describe(contest.versions, command, results)
+            results["speeds"] = results.get("speeds") or speeds()
+            _write(file, results)
+    finally:
+        contest.end()
+
+
+def _names(given: str | None, grid: str) -> list[str]:
+    """Contestants to run, ours first, because it sets the time limit."""
+    peers = given.split(",") if given else list(PEERS[grid])
+    return [OURS] + [name for name in peers if name != OURS]
+
+
+def _write(file: Path, results: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    half = file.with_suffix(".half")
+    half.write_text(json.dumps(results, indent=1).replace("Infinity", "null") + "\n")
+    half.replace(file)
+
+
+if __name__ == "__main__":
+    main()

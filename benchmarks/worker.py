@@ -1,0 +1,82 @@
+"""One contestant in a process of its own: reads commands from stdin, answers on stdout, in JSON.
+
+Run as ``python -m benchmarks.worker NAME``. Commands: ``{"task": folder}`` loads a task,
+``{"setting": {...}, "limit": seconds, "out": file}`` solves it, writes ``(Z, b)`` of every beta to
+`file` and answers with the times. Whatever a package prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from .contestants import contestant
+from .objective import Task
+
+
+class OutOfTimeError(Exception):
+    """The processor time of a run is spent."""
+
+
+def main(name: str) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # stdout is for answers alone
+    module, start = contestant(name), time.perf_counter()
+    module.load()
+    loading = time.perf_counter() - start
+    _answer(answers, loading=loading, versions={pkg: version(pkg) for pkg in module.PACKAGES})
+    signal.signal(signal.SIGPROF, _alarm)
+    prepared: Any = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "task" in command:
+            del prepared
+            prepared = module.prepare(Task.load(Path(command["task"])))
+            _answer(answers)
+        else:
+            _answer(answers, **_run(module, prepared, command))
+
+
+def _answer(answers: TextIO, **words: Any) -> None:
+    print(json.dumps(words), file=answers, flush=True)
+
+
+def _alarm(*_: Any) -> None:
+    raise OutOfTimeError
+
+
+def _run(module: Any, prepared: Any, command: dict[str, Any]) -> dict[str, Any]:
+    """Times of one call, or why it failed. Packages that hold the GIL end by the parent's kill."""
+    failed = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        signal.setitimer(signal.ITIMER_PROF, command["limit"])
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            found = module.solve(prepared, command["setting"])
+        except OutOfTimeError:
+            failed = "out of time"
+        except Exception as error:  # a peer's failure is a result, not an end
+            failed = f"{type(error).__name__}: {error}"[:200]
+        finally:
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    if not failed:
+        Z, b = (np.stack(parts) for parts in zip(*found, strict=True))
+        np.savez(command["out"], Z=Z, b=b)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"wall": wall, "cpu": cpu, "memory": memory, "failed": failed}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
