@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+from sklearn.pipeline import make_pipeline
 
-from convexformer import ConvexAttentionRegressorCV, PathDisplay, attention_path
+from convexformer import (
+    ConvexAttentionRegressorCV,
+    ConvexTransformerRegressor,
+    ConvexTransformerRegressorCV,
+    PathDisplay,
+    TokenScaler,
+    attention_path,
+)
 from convexformer.plotting._style import spread
 
 TOKENS = [f"P{k}" for k in range(1, 13)]
@@ -117,3 +125,27 @@ def test_spread_keeps_order_and_distance(seed):
 
 def test_spread_leaves_what_is_apart_alone():
     np.testing.assert_allclose(spread([0.9, 0.1, 0.5], 0.1, 0.0, 1.0), [0.9, 0.1, 0.5])
+
+
+def test_gated_and_weighted_paths(data):
+    X, y = data
+    weights = np.linspace(0.5, 2.0, 12)
+    gated = ConvexTransformerRegressor(n_gates=3, random_state=0, token_weights=weights)
+    path = attention_path(X, y, estimator=gated, n_betas=5, eps=0.1)
+    display = PathDisplay.from_path(path)
+    np.testing.assert_allclose(display.token_norms, path.token_norms * weights)
+    assert display.ax_.get_ylabel() == "weighted norm, summed over gates"
+    assert display.entry_order()[0] == "4"
+    plain = PathDisplay.from_path(attention_path(X, y, n_betas=5, eps=0.1))
+    assert plain.ax_.get_ylabel() == "token norm"
+
+
+def test_cross_validation_of_gated_models_refitted_models_and_pipelines(data):
+    options = {"n_betas": 4, "eps": 0.1, "cv": 2}
+    gated = ConvexTransformerRegressorCV(n_gates=3, random_state=0, **options)
+    refitted = ConvexAttentionRegressorCV(refit=True, **options)
+    for model, end in ((gated, "β$_{\\max}$"), (refitted, "β$_{\\max}$ for refitted models")):
+        pipeline = make_pipeline(TokenScaler(), model).fit(*data)
+        display = PathDisplay.from_estimator(pipeline)
+        np.testing.assert_array_equal(display.scores, pipeline[-1].mean_scores_)
+        assert display.ax_.get_title(loc="left").endswith(end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,8 +84,6 @@ def path(
             max_time=max_time,
             verbose=report,
         )
-    if weights is not None:  # norms as of tokens on one scale
-        solved = replace(solved, token_norms=solved.token_norms * weights)
     names = samples.token_names or [str(k) for k in range(solved.token_norms.shape[1])]
     result = _result(solved, names, kind, tol)
     result |= {"seconds": time.perf_counter() - start, "notes": samples.notes, "files": files}
@@ -110,10 +107,11 @@ def _outputs(given: Path, force: bool) -> list[Path]:
 def _result(solved: AttentionPath, names: list[str], kind: str, tol: float) -> dict[str, Any]:
     import numpy as np
 
-    used = solved.token_norms > 0  # (B, n)
+    norms_by_beta = solved.weighted_norms  # (B, n), as of tokens on one scale
+    used = norms_by_beta > 0
     entered = np.flatnonzero(used.any(axis=0))
     first = used.argmax(axis=0)
-    order = sorted(entered, key=lambda k: (first[k], -solved.token_norms[first[k], k]))
+    order = sorted(entered, key=lambda k: (first[k], -norms_by_beta[first[k], k]))
     return {
         "task": kind,
         "beta_max": solved.beta_max,
@@ -133,7 +131,7 @@ def _result(solved: AttentionPath, names: list[str], kind: str, tol: float) -> d
                 solved.betas,
                 solved.n_tokens_used,
                 solved.certificates,
-                solved.token_norms,
+                norms_by_beta,
                 strict=True,
             )
         ],

@@ -18,7 +18,7 @@ from ..problem.penalties import safe_norm
 from ..solvers import Solution, solve_path
 from ._base import ConvexAttention
 from ._gated import Gated
-from ._validation import Array, check_choice, check_fractions
+from ._validation import Array, check_choice, check_fractions, check_token_weights
 from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
 
 
@@ -42,6 +42,8 @@ class AttentionPath:
     n_tokens_used : ndarray of int of shape (B,)
         Tokens with coefficients other than zero.
     classes : ndarray of shape (n_classes,), or None for regression
+    token_weights : ndarray of shape (n,), or None
+        Penalty weights of the tokens, where they have any.
     gate_directions, gate_thresholds : ndarray of shape (gates, n, d) and (gates,), or None
         The gates of a gated model, the same at every beta; gate 0 is always open.
     """
@@ -54,6 +56,7 @@ class AttentionPath:
     token_norms: Array
     n_tokens_used: NDArray[np.intp]
     classes: NDArray | None = None
+    token_weights: Array | None = None
     gate_directions: Array | None = None
     gate_thresholds: Array | None = None
 
@@ -61,6 +64,12 @@ class AttentionPath:
     def worst_gap(self) -> float:
         """Largest relative duality gap on the path."""
         return max(float(certificate.relative_gap) for certificate in self.certificates)
+
+    @property
+    def weighted_norms(self) -> Array:
+        """`token_norms` times `token_weights`: what can be compared between tokens, ``(B, n)``."""
+        weights = self.token_weights
+        return self.token_norms if weights is None else self.token_norms * weights
 
     def __repr__(self) -> str:
         return (
@@ -348,6 +357,7 @@ def _collect(
         token_norms=np.stack(norms),
         n_tokens_used=np.count_nonzero(norms, axis=1),
         classes=getattr(model, "classes_", None),
+        token_weights=check_token_weights(model.token_weights, len(norms[0])),
         gate_directions=getattr(model, "gate_directions_", None),
         gate_thresholds=getattr(model, "gate_thresholds_", None),
     )

@@ -49,6 +49,8 @@ class PathDisplay:
         Fractions of ``beta_max``, positive.
     token_norms : array-like of shape (B, n), optional
         If omitted, scores alone are drawn.
+    norm_name : str
+        What the norms are.
     token_names : sequence of str, optional
         Numbered from 0 if omitted.
     scores : array-like of shape (B,), optional
@@ -85,6 +87,7 @@ class PathDisplay:
         betas: ArrayLike,
         token_norms: ArrayLike | None = None,
         *,
+        norm_name: str = "token norm",
         token_names: Sequence[Any] | None = None,
         scores: ArrayLike | None = None,
         score_errors: ArrayLike | None = None,
@@ -107,7 +110,8 @@ class PathDisplay:
         self.token_names = names_for(token_names, n_tokens, "", "tokens")
         self.scores = _by_beta(scores, order, "scores", 1)
         self.score_errors = _by_beta(score_errors, order, "score_errors", 1)
-        self.score_name, self.marks, self.worst_gap = score_name, dict(marks or {}), worst_gap
+        self.norm_name, self.score_name = norm_name, score_name
+        self.marks, self.worst_gap = dict(marks or {}), worst_gap
         self.n_tokens_used: NDArray[np.int64] | None = None
         if self.token_norms is not None:
             self.n_tokens_used = np.count_nonzero(self.token_norms, axis=1)
@@ -125,7 +129,9 @@ class PathDisplay:
         ax: Axes | None = None,
         title: str | None = None,
     ) -> PathDisplay:
-        """Draw the result of :func:`convexformer.attention_path`.
+        """Draw the result of :func:`convexformer.attention_path`, of a gated model too.
+
+        Norms are shown times the token weights of the path, where it has any.
 
         Parameters
         ----------
@@ -139,7 +145,8 @@ class PathDisplay:
         """
         display = cls(
             path.betas,
-            path.token_norms,
+            path.weighted_norms,
+            norm_name=_norm_name(path),
             token_names=tokens,
             scores=scores,
             score_errors=score_errors,
@@ -250,7 +257,7 @@ class PathDisplay:
             (line,) = ax.plot(self.betas, _from_entry(norms[:, k]), label=name, **look)
             self.lines_.append(line)
         ax.set_ylim(0, 1.06 * (norms.max() or 1.0))
-        ax.set_ylabel("token norm")
+        ax.set_ylabel(self.norm_name)
         ax.grid(axis="y", color=FAINT, linewidth=0.6)
         ax.spines[["top", "right"]].set_visible(False)
         labels = [(self.token_names[k], float(norms[-1, k]), hue) for k, hue in colors.items()]
@@ -349,6 +356,11 @@ class PathDisplay:
         if len(order) == 1:
             return f"{order[0]} is the only token to enter"
         return f"{order[0]} enters first, then {listing(order[1:4])}"
+
+
+def _norm_name(path: Any) -> str:
+    name = "token norm" if path.token_weights is None else "weighted norm"
+    return name if path.gate_thresholds is None else f"{name}, summed over gates"
 
 
 def _from_entry(norms: Array) -> Array:
