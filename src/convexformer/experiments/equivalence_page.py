@@ -48,8 +48,8 @@ within {close:g} of the floor. **Bold**: enough heads.
 Not blindly: after trials on these data with the same seed, 60 or 100 starts, 800 or 2,000 steps.
 
 - Adam from 0.1 and 0.03; SGD from 0.05, 0.1, 0.2 and 0.4 / curvature, of which 0.4 diverged on
-  matrix targets. 0.03 was taken because it did better on matrix targets, 0.1 / curvature for its distance
-  from divergence; 0.2 brought more starts down on several problems.
+  matrix targets. 0.03 was taken because it did better on matrix targets, 0.1 / curvature for its
+  distance from divergence; 0.2 brought more starts down on several problems.
 - Classification was first tried with 24 samples of 4 tokens and 3 channels, where 10 heads suffice.
   There no start with 10 heads came within 1e-4 (the best, Adam, stayed 2.4e-4 above); with 20 heads
   some did. The problem above is smaller, and was chosen because its runs come down.
