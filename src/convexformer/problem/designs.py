@@ -75,17 +75,19 @@ class Design(ABC):
         """Weighted mean of every column, ``(n_groups, d)``."""
         return self._correlate_all(weight[:, None] / weight.sum())[:, :, 0]
 
-    def gram(self, groups: Groups, weights: Array, center: Array | None) -> tuple[Array, Array]:
+    def gram(
+        self, groups: Groups, weights: Array, center: Array | None, dtype: type = np.float64
+    ) -> tuple[Array, Array]:
         """``A' diag(w) A`` and ``A' w`` for every column ``w`` of `weights`, signs allowed.
 
-        ``A (N, p)`` holds the columns of `groups` less `center`.
-        Shapes ``(r, p, p)`` and ``(p, r)``.
+        ``A (N, p)`` holds the columns of `groups` less `center`; blocks of it are multiplied in
+        the precision of `dtype` and summed in float64. Shapes ``(r, p, p)`` and ``(p, r)``.
         """
         p, r = len(groups) * self.dim, weights.shape[1]
         Q, q = np.zeros((r, p, p)), np.zeros((p, r))
         for rows, A in self._row_blocks(groups):
             A = self._centered(A, groups, center)
-            w = weights[rows]
+            A, w = A.astype(dtype, copy=False), weights[rows].astype(dtype, copy=False)
             q += A.T @ w
             if r == 1 and np.all(w >= 0):
                 A *= np.sqrt(w)

@@ -15,6 +15,7 @@ def softmax_quadratic(
     P: Array,
     weight: Array,
     center: Array | None,
+    dtype: type = np.float64,
 ) -> Array:
     r"""Hessian of a softmax in the coefficients of some pairs (group, output).
 
@@ -32,6 +33,8 @@ def softmax_quadratic(
     weight : ndarray of shape (N,)
     center : ndarray of shape (n_groups, d), optional
         Taken from the columns; given where there is an intercept, which is then eliminated.
+    dtype : type
+        Precision of the products; sums over blocks of samples are always in float64.
 
     Returns
     -------
@@ -51,16 +54,17 @@ def softmax_quadratic(
         if center is not None:
             A -= center[groups].reshape(-1)
         A = A.reshape(len(A), len(groups), d)
-        root, T = np.sqrt(weight[rows])[:, None], np.empty((len(A), size))
+        A = A.astype(dtype, copy=False)
+        root, T = np.sqrt(weight[rows])[:, None], np.empty((len(A), size), dtype=dtype)
         for j, span in enumerate(spans):
-            part = root * np.take(A, members[j], axis=1).reshape(len(A), -1)
-            T[:, span] = P[rows, j, None] * part
-            own = P[rows, j, None] * others[rows, j, None]
-            border[span, j] += (part * own).T @ root[:, 0]
-            part *= np.sqrt(own)
+            part = np.take(A, members[j], axis=1).reshape(len(A), -1)
+            np.multiply(part, (root * P[rows, j, None]).astype(dtype), out=T[:, span])
+            own = np.sqrt(P[rows, j, None] * others[rows, j, None]) * root
+            part *= own.astype(dtype)
+            border[span, j] += part.T @ own[:, 0].astype(dtype)
             blocks[j] += part.T @ part
         Q -= T.T @ T
-        cross = T.T @ (root * P[rows])
+        cross = T.T @ (root * P[rows]).astype(dtype)
         for j, span in enumerate(spans):
             cross[span, j] = 0.0
         border -= cross

@@ -321,22 +321,26 @@ class Problem:
         F: Array,
         damping: float = 0.0,
         cells: NDArray[np.bool_] | None = None,
+        dtype: type = np.float64,
     ) -> list[Array]:
         """Hessians of the loss in the coefficients of `groups`, the intercept eliminated.
 
         One ``(p, p)`` matrix per output, or a single one where all outputs have the same, or where
         a joint loss couples them; then coefficients are ordered (group, output, channel), and
-        `cells` ``(groups, c)`` may name the pairs (group, output) that are wanted.
+        `cells` ``(groups, c)`` may name the pairs (group, output) that are wanted. Products are
+        formed in the precision of `dtype`.
         """
         H = self.loss.curvature(F, self.Y, damping)
         if self.loss.joint:
             if cells is None:
                 cells = np.ones((len(groups), self.n_outputs), dtype=bool)
-            return [softmax_quadratic(self.design, groups, cells, H, self.weight, self.center)]
+            return [
+                softmax_quadratic(self.design, groups, cells, H, self.weight, self.center, dtype)
+            ]
         if self.loss.quadratic:
             H = H[:, :1]
         W = self.weight[:, None] * H
-        Q, q = self.design.gram(groups, W, self.center)
+        Q, q = self.design.gram(groups, W, self.center, dtype)
         if self.intercept:
             for j, total in enumerate(W.sum(axis=0)):
                 if total > 0:

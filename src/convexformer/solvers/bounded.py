@@ -1,6 +1,8 @@
-"""A small quadratic programme with lower bounds, by block principal pivoting."""
+"""A small quadratic programme with lower bounds, by block pivoting and projected Newton steps."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +14,8 @@ Array = NDArray[np.float64]
 def bounded_quadratic(A: Array, b: Array, lower: Array) -> Array:
     """``argmin_x 1/2 x'Ax - b'x`` subject to ``x >= lower``, for a positive semidefinite `A`.
 
-    Variables change sides of their bounds in blocks while that reduces the number of violated
-    conditions, and one at a time where it does not, which makes the method finite.
+    Variables change sides of their bounds in blocks, as long as that reduces the number of
+    violated conditions; where it does not, projected Newton steps descend to the end.
     """
     # Unit diagonal, and a ridge for directions in which A is flat (duplicated tokens).
     scale = np.sqrt(np.maximum(np.diagonal(A), 0.0))
@@ -24,22 +26,56 @@ def bounded_quadratic(A: Array, b: Array, lower: Array) -> Array:
 
     free = np.ones(len(b), dtype=bool)
     fewest, patience = len(b) + 1, 3
-    for _ in range(20 + 5 * len(b)):
+    while patience > 0:
         x = _solve_free(A, b, lower, free)
-        gradient = A @ x - b
-        slack = 1e-12 * (np.abs(A) @ np.abs(x) + np.abs(b))
-        wrong = np.where(free, x < lower, gradient < -slack)
+        wrong = np.where(free, x < lower, A @ x - b < -_rounding(A, b, x))
         count = int(np.count_nonzero(wrong))
         if count == 0:
-            break
-        if count < fewest:
-            fewest, patience = count, 3
-        elif patience > 0:
-            patience -= 1
-        else:
-            wrong[: np.flatnonzero(wrong)[-1]] = False
+            return x / scale
+        patience = 3 if count < fewest else patience - 1
+        fewest = min(fewest, count)
         free ^= wrong
-    return np.maximum(x, lower) / scale
+    return _descend(A, b, lower, np.maximum(x, lower)) / scale
+
+
+def _descend(A: Array, b: Array, lower: Array, x: Array) -> Array:
+    """Projected Newton: bounds that hold back are kept, the rest moves, the value falls."""
+    value = 0.5 * x @ (A @ x) - b @ x
+    for _ in range(100):
+        gradient, slack = A @ x - b, _rounding(A, b, x)
+        free = (x > lower) | (gradient < -slack)
+        if np.all(np.abs(gradient[free]) <= slack[free]):
+            break
+        move = _solve_free(A, b, np.where(free, lower, x), free) - x
+        for trial in _trials(A, b, lower, x, move):
+            reached = 0.5 * trial @ (A @ trial) - b @ trial
+            if reached < value:
+                break
+        else:
+            break
+        x, value = trial, reached
+    return x
+
+
+def _trials(A: Array, b: Array, lower: Array, x: Array, move: Array) -> Iterator[Array]:
+    for halvings in range(10):
+        yield np.maximum(lower, x + 0.5**halvings * move)
+    yield _swept(A, b, lower, x)
+
+
+def _swept(A: Array, b: Array, lower: Array, x: Array) -> Array:
+    """Every variable in turn to its best: descends also where the projection spoils a step."""
+    x, gradient = x.copy(), A @ x - b
+    for j in range(len(x)):
+        move = max(lower[j] - x[j], -gradient[j] / A[j, j])
+        x[j] += move
+        gradient += move * A[j]
+    return x
+
+
+def _rounding(A: Array, b: Array, x: Array) -> Array:
+    """How far a component of the gradient may be from zero by rounding alone."""
+    return np.asarray(1e-12 * (np.abs(A) @ np.abs(x) + np.abs(b)))
 
 
 def _solve_free(A: Array, b: Array, lower: Array, free: NDArray[np.bool_]) -> Array:

@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 KERNEL_RATIO = 1.2  # sample space from this many coefficients per sample
 LARGE, LARGE_JOINT = 700, 6000  # unknowns from which conjugate gradients are tried first
 LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
+LARGE_GRAM = 1e8  # multiply-adds from which a float32 Gram matrix pays
 LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own
 
@@ -34,6 +35,7 @@ class SecondOrderModel:
     at: Iterate
     point: DualPoint
     damping: float
+    precise: bool  # form curvature in float64, however large
     work: Workspace
 
     def __post_init__(self) -> None:
@@ -127,9 +129,8 @@ class SecondOrderModel:
         if self.problem.loss.quadratic:
             Q = [self.work.grams.matrix(self.groups)]
         else:
-            Q = self.problem.quadratic(
-                self.groups, self.at.S + self.at.b, self.damping, self._outputs
-            )
+            F, dtype = self.at.S + self.at.b, self._dtype
+            Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs, dtype)
         G, Z = self._pack(self.point.M[self.groups]), self._pack(self.at.Z[self.groups])
         n_cells = int(np.count_nonzero(self.cells))
         if len(Q) == 1:
@@ -137,6 +138,12 @@ class SecondOrderModel:
         return [
             GramSystem(q, G[:, [j]] + q @ Z[:, [j]], n_cells, self.beta) for j, q in enumerate(Q)
         ]
+
+    @property
+    def _dtype(self) -> type:
+        """Of large curvatures float32 will do: the gradient is exact, the next step mends."""
+        work = self.problem.design.n_samples * self._n_coefficients**2
+        return np.float64 if self.precise or work < LARGE_GRAM else np.float32
 
     def _kernel_systems(self) -> list[System]:
         problem, kernels, groups, beta = self.problem, self.work.kernels, self.groups, self.beta

@@ -26,7 +26,7 @@ def minimise(
     problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, work: Workspace
 ) -> Iterate:
     """Iterate from `at` until the certified relative gap is below `tol`, or progress ends."""
-    damping, stage = 1.0, np.inf
+    damping, stage, before = 1.0, np.inf, np.inf
     while True:
         point = problem.dual_point(at.S + at.b)
         gap = at.gap(problem, point, beta)
@@ -36,17 +36,18 @@ def minimise(
         stage_gap = at.gap(problem, point, stage) if np.isfinite(stage) else 0.0
         if stage_gap <= STAGE_GAP and stage > beta:
             stage = max(beta, STAGE[problem.loss.quadratic] * float(point.norms.max()))
-            stage_gap = at.gap(problem, point, stage)
+            stage_gap, before = at.gap(problem, point, stage), np.inf
+        precise, before = stage_gap > 0.5 * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         target = max(floor, 0.05 * stage_gap) * at.primal(problem, stage)
         for tighter in (1.0, 1e-2, 1e-4):
             working = _working_set(problem, stage, at.Z, point)
-            model = SecondOrderModel(problem, stage, working, at, point, damping, work)
+            model = SecondOrderModel(problem, stage, working, at, point, damping, precise, work)
             found, t = _search(problem, stage, at, model.minimiser(tighter * target), point)
             if found is not None:
                 break
-            damping = 1.0
+            damping, precise = 1.0, True
         else:
             return at
         at = found
@@ -54,9 +55,9 @@ def minimise(
 
 
 def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> NDArray[np.bool_]:
-    """Cells in use, and the worst violators: as many again, or a few; ``(groups, cells)``."""
+    """Cells in use, and the worst violators: half as many, or a few; ``(groups, cells)``."""
     used = problem.penalty.norms(Z) > 0
-    room = max(10, int(np.count_nonzero(used)))
+    room = max(20, int(0.5 * np.count_nonzero(used)))
     excess = np.where(used, 0.0, point.norms - beta).ravel()
     worst = np.argsort(-excess, kind="stable")[:room]
     used.flat[worst[excess[worst] > 0]] = True
