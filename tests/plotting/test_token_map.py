@@ -15,6 +15,7 @@ from convexformer import (
     TokenMapDisplay,
     TokenScaler,
 )
+from convexformer.plotting._style import short
 
 TOKENS = ["P1", "P2", "P3", "P4", "P5"]
 CHANNELS = ["a", "b", "c"]
@@ -53,7 +54,7 @@ def test_names_are_on_the_axes_and_the_title_tells(binary):
     assert [label.get_text() for label in display.ax_.get_yticklabels()] == CHANNELS
     title = display.bars_ax_.get_title(loc="left")
     assert title.startswith("The optimum uses 2 tokens of 5: P")
-    labels = [ax.get_ylabel() for ax in display.figure_.axes]
+    labels = [ax.get_ylabel().replace("\n", " ") for ax in display.figure_.axes]
     assert "contribution to the log-odds of “yes”" in labels
     notes = " ".join(text.get_text() for text in display.ax_.texts)
     assert f"relative duality gap {binary.certificate_.relative_gap:.1e}" in notes
@@ -235,3 +236,21 @@ def test_scaled_tokens_say_so():
     assert TokenMapDisplay.from_estimator(centred).unit.endswith("“yes”")
     search = GridSearchCV(pipeline, {"convexattentionclassifier__beta": [0.3, 0.5]}, cv=2).fit(X, y)
     assert TokenMapDisplay.from_estimator(search).tokens_used[0] == "2"
+
+
+def test_numbers_are_short():
+    assert [short(x) for x in (0.0123, 1.0, 57.3, 99.9, 1234.5)] == [
+        "0.012",
+        "1.0",
+        "57",
+        "100",
+        "1234",
+    ]
+
+
+def test_labels_of_low_maps_are_wrapped():
+    display = TokenMapDisplay(
+        np.ones((1, 4, 2)), unit="contribution to the log-odds of “yes”"
+    ).plot()
+    labels = [ax.get_ylabel() for ax in display.figure_.axes]
+    assert "contribution to the\nlog-odds of “yes”" in labels

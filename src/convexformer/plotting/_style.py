@@ -170,6 +170,16 @@ def listing(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:-1]) + " and " + names[-1]
 
 
+def short(value: float) -> str:
+    """Two significant digits, and no more zeros than it takes."""
+    return f"{value:#.2g}".rstrip(".") if value < 99.5 else f"{value:.0f}"
+
+
+def wrapped(text: str, rows: int) -> str:
+    """`text` in lines that are not much longer than `rows` rows of a heat map are high."""
+    return textwrap.fill(text, width=max(20, int(3.6 * rows)))
+
+
 def spread(positions: ArrayLike, space: float, low: float, high: float) -> NDArray[np.float64]:
     """Move `positions` apart until neighbours are `space` away, staying near where they were.
 

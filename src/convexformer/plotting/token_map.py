@@ -27,7 +27,9 @@ from ._style import (
     names_for,
     new_axes,
     root,
+    short,
     styled,
+    wrapped,
 )
 
 Array = NDArray[np.float64]
@@ -118,7 +120,7 @@ class TokenMapDisplay:
         self.channel_names = names_for(channel_names, d, "", "channels")
         self.output_names = names_for(output_names, c, "", "outputs")
         self.certificate, self.refitted, self.unit = certificate, refitted, unit
-        self.weighted = token_weights is not None
+        self._norm = "token norm" if token_weights is None else "weighted norm"
         if token_weights is not None:
             self.coef = self.coef * np.asarray(token_weights, dtype=np.float64)[:, None]
             self.unit += ", times token weight"
@@ -331,7 +333,7 @@ class TokenMapDisplay:
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0, labelsize=8)
         bar.ax.locator_params(nbins=5)
-        bar.set_label(self.unit if signed else self._norm, fontsize=9)
+        bar.set_label(wrapped(self.unit if signed else self._norm, len(names)), fontsize=9)
 
     def _bracket(self, groups: Sequence[tuple[str, int]]) -> None:
         """Names of the channel groups left of the channels, white gaps between the groups."""
@@ -356,17 +358,13 @@ class TokenMapDisplay:
         ax, norms = self.bars_ax_, self.token_norms
         self.bars_: BarContainer = ax.bar(range(len(norms)), norms, width=0.72, color=ACCENT)
         if len(norms) <= MANY_TOKENS:
-            values = [f"{norm:#.2g}" if norm > 0 else "" for norm in norms]
+            values = [short(norm) if norm > 0 else "" for norm in norms]
             ax.bar_label(self.bars_, values, padding=2, fontsize=8, color=MUTED)
         ax.set_ylim(0, 1.15 * (norms.max(initial=0.0) or 1.0))
         ax.set_yticks([])
         ax.spines[["left", "top", "right"]].set_visible(False)
         ax.spines["bottom"].set_color(FAINT)
         ax.set_ylabel(self._norm, fontsize=9, color=MUTED)
-
-    @property
-    def _norm(self) -> str:
-        return "weighted norm" if self.weighted else "token norm"
 
     def _tokens_axis(self) -> None:
         """Names under the map; those of unused tokens are pale."""
