@@ -58,8 +58,14 @@ class Contest:
 
     @property
     def versions(self) -> dict[str, str]:
-        every = [process.versions for process in self.processes.values()]
-        return {name: number for versions in every for name, number in versions.items()}
+        """By package; one that an environment has in another version is named with it."""
+        found: dict[str, str] = {}
+        for process in self.processes.values():
+            environment = process.module.ENVIRONMENT
+            for name, number in process.versions.items():
+                other = environment != "main" and name == "numpy"
+                found[f"{name} ({environment})" if other else name] = number
+        return found
 
     def play(self, cell: Cell) -> dict[str, Any]:
         """All runs of one cell."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ._bench import bench
 from ._costs import costs
 from ._demo import demo
 from ._explain import explain
@@ -43,6 +44,6 @@ def main(
     """Attention trained to a certified global optimum."""
 
 
-for command in (demo, fit, path, predict, explain, costs):
+for command in (demo, fit, path, predict, explain, costs, bench):
     app.command()(command)
 app.add_typer(reproduce, name="reproduce")

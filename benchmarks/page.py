@@ -1,0 +1,255 @@
+"""Render ``docs/benchmarks.md`` and its figures from ``results/*.json``, and from nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .contestants import NAMES
+from .figures import draw_race, draw_scaling
+from .objective import GAPS
+from .summary import RESULTS, CellSummary, Standing, read, summarise
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+INTRODUCTION = """# Ahead of every peer, at the same certified gap?
+
+Made by `python -m benchmarks.page` from `benchmarks/results/*.json`. Nothing here is typed by hand.
+
+Every contestant minimises the same objective on the same arrays (`benchmarks/objective.py`), and
+what it returns is judged by one measure: the relative duality gap, recomputed in float64 from its
+coefficients by code that is nobody's solver. A cell is won by the shortest time to a gap of 1e-6.
+
+- **Time** is processor time of the call on arrays in memory, on one thread for everyone (cells of
+  `make bench-large`: wall time, two threads). Peers get the memory layout they like best for
+  nothing; ours pays for building its problem. Median of interleaved repetitions, with their range.
+- **Settings** of peers are swept from loose to tight; the fastest run that meets the gap counts,
+  and all are in the results. A peer's run may take 20 times as long as ours, within bounds
+  (the column *limit*).
+- **First call**: the same in a fresh process, beside the time of importing.
+- **By value**: some runs have an objective within the gap of the optimum while their residuals do
+  not show it. Their time stands in this column, the kindest reading.
+- **Limits**: reading X once, and forming one second-order matrix of the tokens in use, at the
+  measured speed of the machine.
+- A ratio with > is a lower bound: no peer arrived.
+"""
+
+GRIDS = {
+    "standard": ("The grid", "make bench"),
+    "large": ("BERT size and real activations", "make bench-large"),
+    "quick": ("Two minutes", "make bench-quick"),
+}
+
+
+def render(folder: Path = RESULTS) -> str:
+    """The page, from what is in `folder`."""
+    parts = [INTRODUCTION]
+    for grid, (title, command) in GRIDS.items():
+        results = read(grid, folder)
+        if results is None:
+            continue
+        cells = [summarise(name, record) for name, record in results["cells"].items()]
+        parts += [f"## {title}\n", _environment(results, command), _verdict(cells)]
+        if any(cell.peers for cell in cells):
+            parts.append(f"![Seconds to the gap, by cell and contestant](images/race-{grid}.svg)\n")
+        parts += [_main_table(cells, results["speeds"])]
+        if any(cell.peers for cell in cells):
+            parts += ["### Everyone\n", _everyone(cells), "### On the way\n", _on_the_way(cells)]
+            parts += ["### First calls\n", _first_calls(cells), _unfit(cells)]
+    scaling = read("scaling", folder)
+    if scaling is not None:
+        parts += ["## Scaling\n", _environment(scaling, "make bench-scaling"), _scaling(scaling)]
+    return "\n".join(part for part in parts if part)
+
+
+def _environment(results: dict[str, Any], command: str) -> str:
+    told = results["environment"]
+    versions = ", ".join(f"{name} {number}" for name, number in sorted(told["versions"].items()))
+    return (
+        f"`{command}`, {told['finished'][:16].replace('T', ' ')} UTC, on {told['machine']}; "
+        f"Python {told['python']}, {versions}.\n"
+    )
+
+
+def _verdict(cells: Sequence[CellSummary]) -> str:
+    certified = sum(cell.ours.seconds is not None for cell in cells)
+    lines = [f"Ours met the gap in {certified} of {len(cells)} cells."]
+    lost = [cell for cell in cells if cell.ratio is not None and cell.ratio < 1]
+    if lost:
+        names = ", ".join(f"{cell.name} ({cell.ratio:.2g}x)" for cell in lost)
+        lines.append(f"**Lost**, a peer was faster: {names}.")
+    elif any(cell.peers for cell in cells):
+        lines.append("No peer was faster in any cell.")
+    late = [cell.name for cell in cells if cell.late_at_first]
+    if late:
+        lines.append(f"**First call slower** than a peer's, importing included: {', '.join(late)}.")
+    missed = [cell.name for cell in cells if cell.goal is not None and not cell.goal[1]]
+    if missed:
+        lines.append(f"Short of the goal: {', '.join(missed)}.")
+    return " ".join(lines) + "\n"
+
+
+def _main_table(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
+    rows = []
+    for cell in cells:
+        reading, matrix = cell.limits(speeds)
+        N, n, d, c = cell.facts["shape"]
+        gates = f" h={cell.facts['gates']}" if cell.facts["gates"] else ""
+        goal = cell.goal
+        rows.append(
+            [
+                cell.name,
+                f"{N}·{n}·{d}·{c}{gates}",
+                _seconds(cell.ours),
+                f"{cell.ours.reached:.0e}",
+                _peer(cell),
+                _by_value(cell),
+                _ratio(cell),
+                "" if goal is None else f"{goal[0]} {'yes' if goal[1] else '**no**'}",
+                f"{1e3 * reading:.2g} / {1e3 * matrix:.2g}",
+                f"{cell.facts['limit']:.3g}" if cell.peers else "",
+            ]
+        )
+    head = [
+        "cell / fraction of beta_max", "N·n·d·c", "ours, s", "gap", "best peer, s",
+        "by value, s", "ratio", "goal", "limits, ms", "limit, s",
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def _seconds(one: Standing) -> str:
+    if one.seconds is None or one.spread is None:
+        return f"not met (gap {one.reached:.0e})"
+    low, high = one.spread
+    return f"{one.seconds:.3g} ({low:.3g}–{high:.3g})" if low < high else f"{one.seconds:.3g}"
+
+
+def _peer(cell: CellSummary) -> str:
+    if cell.best is not None:
+        return f"{cell.best.name} {_seconds(cell.best)}"
+    near = min(cell.peers, key=lambda peer: peer.reached, default=None)
+    return "" if near is None else f"none ({near.name}: gap {near.reached:.0e})"
+
+
+def _by_value(cell: CellSummary) -> str:
+    met = [peer for peer in cell.peers if peer.by_value is not None]
+    best = min(met, key=lambda peer: peer.by_value or 0.0, default=None)
+    return "" if best is None else f"{best.name} {best.by_value:.3g}"
+
+
+def _ratio(cell: CellSummary) -> str:
+    if cell.ratio is None:
+        return ""
+    words = f"{'' if cell.best else '> '}{cell.ratio:.2g}"
+    return words if cell.ratio >= 1 else f"**{words}**"
+
+
+def _everyone(cells: Sequence[CellSummary]) -> str:
+    """Seconds, or the gap that was reached, of every contestant."""
+    names = [
+        name for name in NAMES if any(s.name == name for c in cells for s in [c.ours, *c.peers])
+    ]
+    rows = []
+    for cell in cells:
+        by_name = {one.name: one for one in [cell.ours, *cell.peers]}
+        row = []
+        for name in names:
+            one = by_name.get(name)
+            if one is None:
+                row.append("–")
+            elif one.seconds is None:
+                row.append("failed" if one.reached == float("inf") else f"gap {one.reached:.0e}")
+            else:
+                row.append(f"{one.seconds:.3g}")
+        rows.append([cell.name, *row])
+    return table(["seconds", *names], rows)
+
+
+def _on_the_way(cells: Sequence[CellSummary]) -> str:
+    """Seconds to every gap: ours / the best peer."""
+    rows = []
+    for cell in cells:
+        row = [cell.name]
+        for gap in GAPS:
+            ours = cell.ours.by_gap.get(gap)
+            peers = [peer.by_gap[gap] for peer in cell.peers if gap in peer.by_gap]
+            row.append(f"{_short(ours)} / {_short(min(peers, default=None))}")
+        rows.append(row)
+    return table(["ours / best peer, s", *(f"{gap:.0e}" for gap in GAPS)], rows)
+
+
+def _first_calls(cells: Sequence[CellSummary]) -> str:
+    rows = []
+    for cell in cells:
+        called = [one for one in [cell.ours, *cell.peers] if one.first is not None]
+        if called:
+            words = [f"{one.name} {one.first:.3g} (+ {one.loading:.2g})" for one in called]
+            rows.append([cell.name, "; ".join(words)])
+    return table(["cell", "seconds of the first call (+ of importing)"], rows) if rows else ""
+
+
+def _unfit(cells: Sequence[CellSummary]) -> str:
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        for name, why in cell.facts["unfit"].items():
+            reasons.setdefault((name, why), []).append(cell.name)
+    lines = [f"- {name}, {len(found)} cells: {why}" for (name, why), found in reasons.items()]
+    return "Who did not take part, and why:\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _scaling(results: dict[str, Any]) -> str:
+    rows = []
+    for name, axis in results["axes"].items():
+        sizes = [point["size"] for point in axis["points"]]
+        rows.append(
+            [
+                name,
+                ", ".join(map(str, sizes)),
+                ", ".join(f"{point['cpu']:.3g}" for point in axis["points"]),
+                f"{axis['slope']:.2f}",
+                ", ".join(f"{point['memory']:.0f}" for point in axis["points"]),
+                f"{axis['memory_slope']:.2f}",
+                axis["why"],
+            ]
+        )
+    base = ", ".join(f"{name} = {size}" for name, size in results["base"].items())
+    head = ["axis", "sizes", "seconds", "slope", "memory, MB", "slope", "why"]
+    return (
+        f"Ours alone, correlated tokens, squared loss, gap 1e-6 at 0.1 beta_max, from {base}; one "
+        "axis doubled at a time. A slope is of the logarithm against that of the size. Memory is "
+        "the highest of the process, less what it takes before the data are there.\n\n"
+        "![Time and memory against size](images/scaling.svg)\n\n" + table(head, rows)
+    )
+
+
+def _short(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.2g}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--docs", type=Path, default=DOCS)
+    options = parser.parse_args()
+    (options.docs / "images").mkdir(parents=True, exist_ok=True)
+    for grid in GRIDS:
+        results = read(grid, options.results)
+        if results is not None:
+            cells = [summarise(name, record) for name, record in results["cells"].items()]
+            if any(cell.peers for cell in cells):
+                draw_race(cells, options.docs / "images" / f"race-{grid}.svg")
+    scaling = read("scaling", options.results)
+    if scaling is not None:
+        draw_scaling(scaling, options.docs / "images" / "scaling.svg")
+    (options.docs / "benchmarks.md").write_text(render(options.results))
+
+
+if __name__ == "__main__":
+    main()

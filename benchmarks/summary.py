@@ -1,0 +1,150 @@
+"""What the runs of a cell say: who met the gap, when, and by how much ours is ahead."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .contestants import OURS
+from .objective import GAPS, Run, times_to
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One contestant in one cell; seconds are medians of processor time (wall on two threads)."""
+
+    name: str
+    seconds: float | None  # to the gap of the cell
+    spread: tuple[float, float] | None  # fastest and slowest repetition
+    by_gap: dict[float, float]  # seconds to each gap that was met
+    by_value: float | None  # seconds to an objective that close to the optimum, certified or not
+    first: float | None  # first call of a fresh process, without importing
+    loading: float | None  # importing, there
+    reached: float  # smallest gap of all runs
+    stopped: float  # seconds of the longest run
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """All contestants of a cell."""
+
+    name: str
+    facts: dict[str, Any]
+    ours: Standing
+    peers: list[Standing]
+
+    @property
+    def best(self) -> Standing | None:
+        """The fastest peer that met the gap."""
+        met = [peer for peer in self.peers if peer.seconds is not None]
+        return min(met, key=lambda peer: peer.seconds or 0.0, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as long the best peer took; where none arrived, at least so many."""
+        if self.ours.seconds is None or not self.peers:
+            return None
+        if self.best is not None:
+            return (self.best.seconds or 0.0) / self.ours.seconds
+        return min(peer.stopped for peer in self.peers) / self.ours.seconds
+
+    @property
+    def goal(self) -> tuple[str, bool] | None:
+        """What is asked of the cell, and whether it holds."""
+        if self.facts["goal"] is not None:
+            limit = self.facts["goal"]
+            took = self.ours.seconds
+            return f"{limit:g} s", took is not None and took <= limit
+        if not self.peers:
+            return None
+        asked = self._asked_ratio()
+        return f"{asked:g}x", self.ratio is not None and self.ratio >= asked
+
+    def _asked_ratio(self) -> float:
+        if len(self.facts["fractions"]) > 1:
+            return 3.0
+        if self.name.startswith("softmax") and self.facts["goal"] is None:
+            return 20.0
+        return 10.0 if self.facts["correlated"] and self.facts["fractions"][0] <= 0.1 else 2.0
+
+    @property
+    def late_at_first(self) -> bool:
+        """Whether a peer was faster in a fresh process, importing included."""
+        called = [one for one in [self.ours, *self.peers] if one.first is not None]
+        times = {one.name: (one.first or 0.0) + (one.loading or 0.0) for one in called}
+        return OURS in times and times[OURS] > min(times.values())
+
+    @property
+    def active_columns(self) -> int:
+        """Columns of the design that the optimum uses."""
+        return int(self.facts["active"]) * int(self.facts["shape"][2])
+
+    def limits(self, speeds: dict[str, dict[str, float]]) -> tuple[float, float]:
+        """Seconds of reading X once, and of forming one second-order matrix of the optimum."""
+        N, n, d, _ = self.facts["shape"]
+        width = 4 if self.facts["dtype"] == "float32" else 8
+        speed = speeds[str(self.facts["threads"])]
+        p = self.active_columns
+        flops = N * p * min(N, p)  # a symmetric product: p x p of the Gram, or N x N of the kernel
+        reading = N * n * d * width / (1e9 * speed["read GB/s"])
+        return reading, flops / (1e9 * speed["syrk64 GFlop/s"])
+
+
+def summarise(name: str, record: dict[str, Any]) -> CellSummary:
+    """The standings of one cell of ``results/*.json``."""
+    runs = [
+        Run(**{**run, "gap": np.inf if run["gap"] is None else run["gap"]})
+        for run in record["runs"]
+    ]
+    clock = "cpu" if record["threads"] == 1 else "wall"
+    bound = np.max([run.duals for run in runs if run.duals], axis=0, initial=-np.inf)
+    names = list(dict.fromkeys(run.contestant for run in runs))
+    standings = {
+        one: _standing(one, [r for r in runs if r.contestant == one], record["gap"], bound, clock)
+        for one in names
+    }
+    met = [run for run in runs if run.contestant == OURS and run.duals]
+    best = min(met, key=lambda run: run.gap, default=None)
+    facts = {key: value for key, value in record.items() if key != "runs"}
+    facts["active"] = best.active if best else 0
+    return CellSummary(
+        name, facts, standings[OURS], [standings[one] for one in names if one != OURS]
+    )
+
+
+def _standing(name: str, runs: list[Run], gap: float, bound: Any, clock: str) -> Standing:
+    met = times_to(runs, gap, clock)
+    by_gap = {}
+    for one in GAPS:
+        seconds = times_to(runs, one, clock)
+        if seconds:
+            by_gap[one] = float(np.median(seconds))
+    close = [
+        getattr(run, clock)
+        for run in runs
+        if run.primals and not run.first and np.max(1 - bound / np.array(run.primals)) <= gap
+    ]
+    first = next((run for run in runs if run.first and not run.failed), None)
+    return Standing(
+        name,
+        float(np.median(met)) if met else None,
+        (min(met), max(met)) if met else None,
+        by_gap,
+        min(close, default=None),
+        getattr(first, clock) if first else None,
+        first.loading if first else None,
+        min((run.gap for run in runs), default=np.inf),
+        max((getattr(run, clock) for run in runs if not run.first), default=0.0),
+    )
+
+
+def read(grid: str, folder: Path = RESULTS) -> dict[str, Any] | None:
+    """The results of a grid, None where it was not run."""
+    file = folder / f"{grid}.json"
+    return json.loads(file.read_text()) if file.exists() else None
