@@ -22,7 +22,7 @@ from convexformer import (
     [
         ConvexTransformerRegressor(n_gates=1, random_state=0),
         ConvexTransformerClassifier(n_gates=3, random_state=0),
-        ConvexTransformerRegressorCV(n_gates=2, random_state=0, n_betas=4, cv=2),
+        ConvexTransformerRegressorCV(n_gates=2, random_state=0, n_betas=4, cv=2, tol=1e-9),
         ConvexTransformerClassifierCV(n_gates=2, random_state=0, n_betas=4, cv=2),
     ]
 )

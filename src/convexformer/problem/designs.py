@@ -87,7 +87,8 @@ class Design(ABC):
         Q, q = np.zeros((r, p, p)), np.zeros((p, r))
         for rows, A in self._row_blocks(groups):
             A = self._centered(A, groups, center)
-            A, w = A.astype(dtype, copy=False), weights[rows].astype(dtype, copy=False)
+            A = A.astype(dtype, copy=False)
+            w: NDArray = weights[rows].astype(dtype, copy=False)
             q += A.T @ w
             if r == 1 and np.all(w >= 0):
                 A *= np.sqrt(w)

@@ -53,9 +53,9 @@ def softmax_quadratic(
         A = design.gather(rows, groups)
         if center is not None:
             A -= center[groups].reshape(-1)
-        A = A.reshape(len(A), len(groups), d)
-        A = A.astype(dtype, copy=False)
-        root, T = np.sqrt(weight[rows])[:, None], np.empty((len(A), size), dtype=dtype)
+        A = A.reshape(len(A), len(groups), d).astype(dtype, copy=False)
+        T: NDArray = np.empty((len(A), size), dtype=dtype)
+        root = np.sqrt(weight[rows])[:, None]
         for j, span in enumerate(spans):
             part = np.take(A, members[j], axis=1).reshape(len(A), -1)
             np.multiply(part, (root * P[rows, j, None]).astype(dtype), out=T[:, span])
