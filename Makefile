@@ -40,6 +40,7 @@ PEERS  := $(VENVS)/.installed-peers
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
 bench: $(DEV) $(PEERS)  ## Race every peer to the same certified gap; resumes; about 20 minutes
+	$(BENCH).check
 	$(BENCH).run --grid standard
 	$(BENCH).page
 

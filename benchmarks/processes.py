@@ -69,7 +69,12 @@ class Process:
             self._loaded = True
         out = self._folder / f"{self.name}.npz"
         answer = self._ask(
-            {"setting": setting, "limit": limit * self.threads, "out": str(out)},
+            {
+                "setting": setting,
+                "limit": limit * self.threads,
+                "again": not self.cold,
+                "out": str(out),
+            },
             PATIENCE * limit + GRACE,
         )
         if answer is None:
@@ -90,7 +95,7 @@ class Process:
         piece.save(self._folder / "piece")
         self._ask({"task": str(self._folder / "piece")}, 60.0)
         out = str(self._folder / "piece.npz")
-        self._ask({"setting": setting, "limit": 120.0, "out": out}, 120.0)
+        self._ask({"setting": setting, "limit": 120.0, "again": False, "out": out}, 120.0)
         self._compiled.add(kind)
         self._loaded = False
 
