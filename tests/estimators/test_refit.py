@@ -229,7 +229,7 @@ def expected_failures(estimator):
     [
         ConvexAttentionRegressor(refit=True),
         ConvexAttentionClassifier(refit=0.1, warm_start=True),
-        ConvexAttentionClassifierCV(refit=True, n_betas=3, eps=0.1, cv=2),
+        ConvexAttentionRegressorCV(refit=True, n_betas=3, eps=0.1, cv=2),
         ConvexTransformerRegressor(refit=True, n_gates=3, random_state=0),
     ],
     expected_failed_checks=expected_failures,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+from tests.generated import cases, fits
 
 from convexformer.problem import (
     GatedDesign,
@@ -215,3 +216,22 @@ def test_starts_do_not_matter(loss):
     selected = solve(problem, 0.3 * problem.beta_max)  # fewer tokens than the start
     cold, warm = refit(problem, selected), refit(problem, selected, start=near)
     assert_allclose(warm.Z, cold.Z, atol=1e-6 * np.abs(cold.Z).max())
+
+
+@pytest.mark.parametrize("most", [module.MOST_UNKNOWNS, 0], ids=["factorised", "iterated"])
+def test_nasty_problems(most, monkeypatch):
+    """Constant, huge, tiny, copied and separating columns, few samples, strange weights."""
+    monkeypatch.setattr(module, "MOST_UNKNOWNS", most)
+    for fit in fits(cases()[:: 37 if most else 83]):
+        problem = fit.case.raw().problem()
+        found = refit(problem, fit.solution)
+        assert found.converged, fit.case.name
+        assert np.all(np.isfinite(found.Z)) and np.all(np.isfinite(found.intercept))
+        before = problem.objective(fit.solution.Z, fit.solution.intercept, 0.0)
+        after = problem.objective(found.Z, found.intercept, 0.0)
+        ridge = 0.5 * np.sum(
+            found.ridge
+            * (problem.penalty.column(len(found.Z)) ** 2)[:, None]
+            * (found.Z**2 - fit.solution.Z**2)
+        )
+        assert after + ridge <= before * (1 + 1e-9) + 1e-300, fit.case.name
