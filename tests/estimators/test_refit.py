@@ -21,6 +21,8 @@ from convexformer import (
     ConvexTransformerClassifierCV,
     ConvexTransformerRegressor,
     ConvexTransformerRegressorCV,
+    Offsets,
+    attention_path,
     load_model,
 )
 from convexformer.datasets import splice
@@ -182,6 +184,20 @@ def test_masks_weights_and_warm_starts():
     first = model.coef_
     model.fit(dirty, y, sample_weight=weight, mask=mask)
     assert_allclose(model.coef_, first, atol=1e-6)
+
+
+def test_offsets():
+    """A refit on offsets is one on the tokens written out."""
+    offsets = Offsets(-1, 1, landmarks=["mean"])
+    target = 2 * np.roll(X[:, :, 0], 1, axis=1) + 0.1 * rng.normal(size=(90, 6))
+    target[:, 0] = 0.0
+    mask = np.arange(6) < rng.integers(3, 7, size=(90, 1))
+    model = ConvexAttentionRegressor(0.3, refit=0.1, tokens=offsets).fit(X, target, mask=mask)
+    written = ConvexAttentionRegressor(0.3, refit=0.1).fit(offsets.expand(X, mask), target[mask])
+    assert model.tokens_.tolist() == [0]
+    assert_allclose(model.coef_, written.coef_, atol=1e-9)
+    path = attention_path(X, target, mask=mask, estimator=clone(model).set_params(refit=False))
+    assert path.coefs.shape == (40, 1, 4, 3)
 
 
 def test_separable_classes():

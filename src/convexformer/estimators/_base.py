@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from ..problem import PENALTIES, Design, Offsets, Problem
@@ -54,7 +52,6 @@ class ConvexAttention(Refittable, BaseEstimator):
     token_weights: Any
     tokens: Any
     n_tokens: int | None
-    tol: float
     max_iter: int
     max_time: float | None
     verbose: Any
@@ -126,11 +123,7 @@ class ConvexAttention(Refittable, BaseEstimator):
     def _keep(self, fitted: Solution | Refitted) -> Self:
         """Turn a solution, refitted or not, into fitted attributes."""
         self._set_coefficients(fitted.Z.transpose(2, 0, 1), fitted.intercept)
-        solution = self._keep_selection(fitted)
-        self.beta_ = solution.certificate.beta
-        self.beta_max_ = solution.certificate.beta_max
-        self.n_iter_ = solution.n_iter
-        self.trace_ = solution.trace
+        self._keep_solution(fitted)
         return self
 
     def _set_coefficients(self, coef: Array, intercept: Array) -> None:
@@ -140,19 +133,6 @@ class ConvexAttention(Refittable, BaseEstimator):
         norms = safe_norm(self.coef_, axis=2)  # (c, n)
         self.tokens_ = np.flatnonzero(np.any(norms, axis=0))
         self.token_norms_ = norms[0] if len(norms) == 1 else norms
-
-    def _warn_unless_converged(self) -> None:
-        gap = self._certificate.relative_gap
-        if not gap <= self.tol:
-            holds = "selection_certificate_" if self._is_refitted else "certificate_"
-            warnings.warn(
-                f"Stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}: the "
-                f"objective may still be lowered by at most that fraction. The model is usable and "
-                f"{holds} holds its true gap. Raise max_iter or max_time, scale X "
-                "(TokenScaler), raise beta, or accept the gap with a larger tol.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
 
     def _scored(self, X: Any, mask: Any, separators: Any) -> tuple[Samples, Array]:
         """Samples and their ``F = sum_k X_k Z_k + b``, ``(rows, c)``."""

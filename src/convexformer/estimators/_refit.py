@@ -1,4 +1,4 @@
-"""What `refit` does to an estimator: other coefficients, and a certificate under its true name."""
+"""What is kept of a solution and, with `refit`, of what followed, each under its true name."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Refittable:
     """Keeps a solution, or what was refitted on the tokens that it selected."""
 
     refit: Any
+    tol: float
     coef_: Array
     ridge_: Array
 
@@ -77,7 +78,7 @@ class Refittable:
                 "The refit stopped before it came to its minimum; the model is usable. Use a "
                 f"stronger ridge than refit={self._ridge:g}, or scale X (TokenScaler).",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         return fitted
 
@@ -85,16 +86,28 @@ class Refittable:
         """Coefficients of a problem, ``(groups, d, c)``, in the shape of `coef_`."""
         return np.ascontiguousarray(Z.transpose(2, 0, 1)).reshape(-1, *self.coef_.shape[1:])
 
-    def _keep_selection(self, fitted: Solution | Refitted) -> Solution:
-        """Remember what belongs to the certified solution, and return it."""
+    def _keep_solution(self, fitted: Solution | Refitted) -> None:
+        """Remember what belongs to the certified solution; coefficients are set already."""
         for name in REFIT_ATTRIBUTES:
             vars(self).pop(name, None)
-        solution = fitted
+        solution = fitted.selection if isinstance(fitted, Refitted) else fitted
         if isinstance(fitted, Refitted):
-            solution = fitted.selection
             self.selection_coef_ = self._as_coef(solution.Z)
             self.selection_intercept_ = solution.intercept
             self.ridge_ = fitted.ridge
-        assert isinstance(solution, Solution)
         self._certificate = solution.certificate
-        return solution
+        self.beta_, self.beta_max_ = solution.certificate.beta, solution.certificate.beta_max
+        self.n_iter_, self.trace_ = solution.n_iter, solution.trace
+
+    def _warn_unless_converged(self) -> None:
+        gap = self._certificate.relative_gap
+        if not gap <= self.tol:
+            holds = "selection_certificate_" if self._is_refitted else "certificate_"
+            warnings.warn(
+                f"Stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}: the "
+                f"objective may still be lowered by at most that fraction. The model is usable and "
+                f"{holds} holds its true gap. Raise max_iter or max_time, scale X "
+                "(TokenScaler), raise beta, or accept the gap with a larger tol.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )

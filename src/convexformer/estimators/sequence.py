@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numbers
-import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import r2_score
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
@@ -228,21 +226,9 @@ class ConvexSequenceRegressor(RegressorMixin, Refittable, BaseEstimator, Persist
         )
         fitted = self._refitted(problem, solution)
         self._set_coefficients(fitted.Z, fitted.intercept)
-        self._keep_selection(fitted)
-        self.beta_, self.beta_max_ = solution.certificate.beta, solution.certificate.beta_max
-        self.n_iter_, self.trace_ = solution.n_iter, solution.trace
+        self._keep_solution(fitted)
         self.n_outputs_ = Y.shape[2]
-        if not solution.converged:
-            gap = solution.certificate.relative_gap
-            holds = "selection_certificate_" if self._is_refitted else "certificate_"
-            warnings.warn(
-                f"Stopped at a relative duality gap of {gap:.1e}, above "
-                f"tol={self.tol:g}: the objective may still be lowered by at most that fraction. "
-                f"The model is usable and {holds} holds its true gap. Raise max_iter or "
-                "max_time, scale X (TokenScaler), raise beta, or accept the gap with a larger tol.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+        self._warn_unless_converged()
         return self
 
     def _read_tokens(self, X: Any, mask: Any, *, reset: bool) -> tuple[Any, Mask | None]:
