@@ -1,4 +1,4 @@
-"""Do contestants solve what they are asked? Each solves tiny tasks at its tightest tolerance.
+"""Do contestants solve what they are asked? Each solves tiny tasks, to a gap of 1e-4 or tighter.
 
 ``python -m benchmarks.check [NAME ...]``, which `make bench` runs first: a peer whose scaling was
 misread would be judged on another problem, and never meet a gap.
@@ -24,7 +24,7 @@ GAP = 1e-4
 
 
 def tiny_tasks() -> Iterator[tuple[str, Task]]:
-    """Every loss, penalty and kind of design, for two betas and for one."""
+    """Every loss, penalty and kind of design; some for two betas."""
     rng = np.random.default_rng(0)
     kinds = product(("squared", "logistic", "softmax"), (1, 3), (1, 3), (False, True))
     for loss, c, d, intercept in kinds:
@@ -35,7 +35,8 @@ def tiny_tasks() -> Iterator[tuple[str, Task]]:
         for penalty in ("token-output", "token"):
             task = Task(X, Y, loss=loss, penalty=penalty, intercept=intercept).at(0.5, 0.1)
             name = f"{loss} c={c} d={d} {penalty}{' + b' if intercept else ''}"
-            yield f"{name}, path", task
+            if d > 1 and intercept:
+                yield f"{name}, path", task
             yield name, replace(task, betas=task.betas[1:])
     for n, d in ((3, 2), (1, 4)):
         X, U = rng.normal(size=(60, n, d)), rng.normal(size=(n * d, 3))
@@ -45,7 +46,7 @@ def tiny_tasks() -> Iterator[tuple[str, Task]]:
 
 def check(name: str) -> Iterator[tuple[str, str, float]]:
     """Task, setting and gap of every tiny task that fits."""
-    process, module = Process(name), contestant(name)
+    process, module = Process(name, cold=True), contestant(name)
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
             for number, (title, task) in enumerate(tiny_tasks()):
@@ -55,8 +56,11 @@ def check(name: str) -> Iterator[tuple[str, str, float]]:
                 task.save(folder)
                 process.give(folder)
                 for sweep in module.sweeps(task):
-                    run = process.run(task, sweep[-1], 60.0)
-                    yield title, f"{sweep[-1]} {run.failed}", run.gap
+                    for setting in sweep:
+                        run = process.run(task, setting, 60.0)
+                        if run.gap <= GAP:
+                            break
+                    yield title, f"{setting} {run.failed}", run.gap
     finally:
         process.end()
 

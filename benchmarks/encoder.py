@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def pairs() -> list[tuple[str, str]]:
     return list(pairwise((HERE / "sentences.txt").read_text(encoding="utf-8").splitlines()))
 
 
+@lru_cache(maxsize=1)  # cells that differ in beta share them
 def activations(N: int, n: int) -> tuple[Floats, NDArray[np.float64]]:
     """What the third layer reads, ``X (N, n, 384)``, and what its attention writes at [CLS].
 

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 GAPS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # the times reported are times to these relative gaps
 ARRAYS = ("X", "Y", "gates", "directions")
-BLOCK = 1 << 22  # numbers of X that are held in float64 at once
+BLOCK = 1 << 24  # numbers of X that are held in float64 at once
 
 
 @dataclass(frozen=True)

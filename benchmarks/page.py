@@ -26,7 +26,7 @@ coefficients by code that is nobody's solver. A cell is won by the shortest time
   `make bench-large`: wall time, two threads). Peers get the memory layout they like best for
   nothing; ours pays for building its problem. Median of interleaved repetitions, with their range.
 - **Settings** of peers are swept from loose to tight; the fastest run that meets the gap counts,
-  and all are in the results. A peer's run may take 20 times as long as ours, within bounds
+  and all are in the results. A peer's run may take 12 times as long as ours, within bounds
   (the column *limit*).
 - **First call**: the same in a fresh process, beside the time of importing.
 - **By value**: some runs have an objective within the gap of the optimum while their residuals do
@@ -54,7 +54,7 @@ def render(folder: Path = RESULTS) -> str:
         parts += [f"## {title}\n", _environment(results, command), _verdict(cells)]
         if any(cell.peers for cell in cells):
             parts.append(f"![Seconds to the gap, by cell and contestant](images/race-{grid}.svg)\n")
-        parts += [_main_table(cells, results["speeds"])]
+        parts += [_main_table(cells, results["speeds"]), _large_notes(cells)]
         if any(cell.peers for cell in cells):
             parts += ["### Everyone\n", _everyone(cells), "### On the way\n", _on_the_way(cells)]
             parts += ["### First calls\n", _first_calls(cells), _unfit(cells)]
@@ -117,6 +117,16 @@ def _main_table(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
         "by value, s", "ratio", "goal", "limits, ms", "limit, s",
     ]  # fmt: skip
     return table(head, rows)
+
+
+def _large_notes(cells: Sequence[CellSummary]) -> str:
+    """Memory where X is large, and which sentences real activations came from."""
+    big = [cell for cell in cells if cell.bytes_of_x > 2e8]
+    words = [f"{cell.name} {cell.memory_of_x:.2f}" for cell in big if cell.facts["threads"] > 1]
+    lines = ["Highest memory, times X: " + ", ".join(words) + "."] if words else []
+    texts = sorted({cell.facts.get("text", "") for cell in cells} - {""})
+    lines += [f"Sentences of the encoder cells: {', '.join(texts)}."] if texts else []
+    return " ".join(lines) + "\n" if lines else ""
 
 
 def _seconds(one: Standing) -> str:

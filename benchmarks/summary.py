@@ -74,6 +74,16 @@ class CellSummary:
         return 10.0 if self.facts["correlated"] and self.facts["fractions"][0] <= 0.1 else 2.0
 
     @property
+    def memory_of_x(self) -> float:
+        """Highest memory of the process of ours, as a multiple of X."""
+        return float(self.facts["memory"]) * 2**20 / self.bytes_of_x
+
+    @property
+    def bytes_of_x(self) -> int:
+        N, n, d, _ = self.facts["shape"]
+        return int(N * n * d * (4 if self.facts["dtype"] == "float32" else 8))
+
+    @property
     def late_at_first(self) -> bool:
         """Whether a peer was faster in a fresh process, importing included."""
         called = [one for one in [self.ours, *self.peers] if one.first is not None]
@@ -87,12 +97,11 @@ class CellSummary:
 
     def limits(self, speeds: dict[str, dict[str, float]]) -> tuple[float, float]:
         """Seconds of reading X once, and of forming one second-order matrix of the optimum."""
-        N, n, d, _ = self.facts["shape"]
-        width = 4 if self.facts["dtype"] == "float32" else 8
+        N = self.facts["shape"][0]
         speed = speeds[str(self.facts["threads"])]
         p = self.active_columns
         flops = N * p * min(N, p)  # a symmetric product: p x p of the Gram, or N x N of the kernel
-        reading = N * n * d * width / (1e9 * speed["read GB/s"])
+        reading = self.bytes_of_x / (1e9 * speed["read GB/s"])
         return reading, flops / (1e9 * speed["syrk64 GFlop/s"])
 
 
@@ -113,6 +122,7 @@ def summarise(name: str, record: dict[str, Any]) -> CellSummary:
     best = min(met, key=lambda run: run.gap, default=None)
     facts = {key: value for key, value in record.items() if key != "runs"}
     facts["active"] = best.active if best else 0
+    facts["memory"] = best.memory if best else 0.0
     return CellSummary(
         name, facts, standings[OURS], [standings[one] for one in names if one != OURS]
     )

@@ -27,7 +27,7 @@ def _tiny_grid():
     return [
         Cell("one/0.1", partial(made, 60, 5, 1, intercept=True), (0.1,), correlated=True),
         Cell("path", partial(made, 40, 4, 2), PATH[::10]),
-        Cell("gated/0.1", partial(gated, 40, 2, 2, 2), (0.1,), goal=1e-9),
+        Cell("gated/0.2", partial(gated, 40, 2, 2, 2), (0.2,), goal=1e-9),
     ]
 
 
@@ -47,10 +47,10 @@ def results(tmp_path_factory):
 
 def test_all_runs_are_kept(results):
     cells = read("quick", results)["cells"]
-    assert list(cells) == ["one/0.1", "path", "gated/0.1"]
+    assert list(cells) == ["one/0.1", "path", "gated/0.2"]
     runs = cells["one/0.1"]["runs"]
     assert {one["contestant"] for one in runs} == set(MAIN)
-    assert cells["gated/0.1"]["unfit"] == {"sklearn": "no groups of columns"}
+    assert cells["gated/0.2"]["unfit"] == {"sklearn": "no groups of columns"}
     for name in MAIN:
         own = [one for one in runs if one["contestant"] == name]
         assert [one["first"] for one in own].count(True) == 1
@@ -77,7 +77,7 @@ def test_standings_follow_from_runs(results):
 
 def test_the_page_names_every_cell_and_every_loss(results, tmp_path):
     scaling.main([
-        "--axes", "N,h", "--doublings", "2", "--base-N", "40", "--base-n", "3", "--base-d", "2",
+        "--axes", "N,h", "--doublings", "1", "--base-N", "40", "--base-n", "3", "--base-d", "2",
         "--results", str(tmp_path),
     ])  # fmt: skip
     record = read("quick", results)
@@ -89,8 +89,8 @@ def test_the_page_names_every_cell_and_every_loss(results, tmp_path):
     for name in record["cells"]:
         assert f"| {name} |" in shown
     assert re.search(r"\*\*Lost\*\*, a peer was faster: .*path \(", shown)
-    assert re.search(r"Short of the goal: .*gated/0\.1", shown)
-    assert "| N | 40, 80, 160 |" in shown and "| h | 2, 4, 8 |" in shown
+    assert re.search(r"Short of the goal: .*gated/0\.2", shown)
+    assert "| N | 40, 80 |" in shown and "| h | 2, 4 |" in shown
 
 
 def test_the_published_page_is_that_of_the_published_results():
