@@ -55,3 +55,11 @@ def test_predictions_are_the_refitted_ones(refitted, run, npz, arrays, tmp_path)
 def test_without_refit(run_json, npz, tmp_path):
     result = run_json("fit", npz, "--target", "y", "--out", tmp_path / "m.safetensors")
     assert result["refit"] is False and "certificate" in result and "ridge" not in result
+
+
+def test_explain_does_not_know_matrix_targets(run, tmp_path):
+    X = np.random.default_rng(0).normal(size=(30, 4, 2))
+    out = tmp_path / "sequence.safetensors"
+    cf.ConvexSequenceRegressor(0.3, refit=True).fit(X, X[:, ::-1]).save(out)
+    words = " ".join(run("explain", out, code=2).stderr.split())
+    assert "holds a ConvexSequenceRegressor, which explain does not know" in words

@@ -10,6 +10,7 @@ from sklearn.pipeline import make_pipeline
 from convexformer import (
     ConvexAttentionClassifier,
     ConvexAttentionRegressor,
+    ConvexSequenceRegressor,
     ConvexTransformerClassifier,
     ConvexTransformerRegressor,
     TokenMapDisplay,
@@ -254,3 +255,10 @@ def test_labels_of_low_maps_are_wrapped():
     ).plot()
     labels = [ax.get_ylabel() for ax in display.figure_.axes]
     assert "contribution to the\nlog-odds of “yes”" in labels
+
+
+def test_matrix_targets_have_no_token_map():
+    X = np.random.default_rng(0).normal(size=(30, 4, 2))
+    model = ConvexSequenceRegressor(0.3).fit(X, X[:, ::-1])
+    with pytest.raises(ValueError, match="ConvexSequenceRegressor has no tokens that all targets"):
+        TokenMapDisplay.from_estimator(model)

@@ -42,6 +42,11 @@ def explain(
     from ._words import describe, proof_words
 
     fitted = load_model(model)
+    if hasattr(fitted, "attention_maps_"):
+        raise InputError(
+            f"{model} holds a {type(fitted).__name__}, which explain does not know; load it in "
+            "Python (convexformer.load_model) and see its attention_maps_."
+        )
     known_tokens, known_channels = model_names(fitted, fitted.n_tokens_)
     token_names = _names(tokens, fitted.n_tokens_, "--tokens") or known_tokens
     channel_names = _names(channels, fitted.n_channels_, "--channels") or known_channels

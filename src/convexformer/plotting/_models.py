@@ -38,6 +38,19 @@ class Subject:
         return cls(estimator)
 
     @property
+    def coef(self) -> Array:
+        """Coefficients by output, (gate,) token and channel."""
+        name = type(self.model).__name__
+        if not hasattr(self.model, "coef_"):
+            raise ValueError(f"{name} is not fitted yet; call fit first.")
+        if hasattr(self.model, "attention_maps_"):
+            raise ValueError(
+                f"{name} has no tokens that all targets share, and so no token map. Draw its "
+                "attention_maps_.aggregate, for example with matplotlib's imshow."
+            )
+        return np.asarray(self.model.coef_)
+
+    @property
     def refitted(self) -> bool:
         """Whether coefficients were refitted, and so are not the certified optimum."""
         return hasattr(self.model, "selection_certificate_")

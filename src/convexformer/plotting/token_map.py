@@ -163,9 +163,7 @@ class TokenMapDisplay:
             See :meth:`plot`.
         """
         subject = Subject.of(estimator)
-        if not hasattr(subject.model, "coef_"):
-            raise ValueError(f"{type(subject.model).__name__} is not fitted yet; call fit first.")
-        coef = np.asarray(subject.model.coef_)
+        coef = subject.coef
         if coef.ndim > 2:
             known = subject.names(coef.shape[-2])
             tokens, channels = known[0] if tokens is None else tokens, channels or known[1]
