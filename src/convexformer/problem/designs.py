@@ -114,11 +114,14 @@ class Design(ABC):
     ) -> NDArray:
         """``sum_k eta_k A_k A_k'``, ``(N, N)``, formed in the precision of `dtype`."""
         K: NDArray = np.zeros((self.n_samples, self.n_samples), dtype=dtype)
-        for part, A in self._group_blocks(groups):
-            A = self._centered(A, groups[part], center)
-            A *= np.repeat(np.sqrt(eta[part]), self.dim)
-            A = A.astype(dtype, copy=False)
-            K += A @ A.T
+        everyone, d = slice(0, self.n_samples), self.dim
+        for part in row_slices(len(groups), self.n_samples * d):
+            chosen = groups[part]
+            B: NDArray = np.empty((self.n_samples, len(chosen) * d), dtype=dtype)
+            for j, (k, size) in enumerate(zip(chosen, np.sqrt(eta[part]), strict=True)):
+                A = self._centered(self.gather(everyone, np.array([k])), np.array([k]), center)
+                np.multiply(A, size, out=B[:, j * d : (j + 1) * d], casting="same_kind")
+            K += B @ B.T  # BLAS forms only half of a symmetric product
         return K
 
     def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
@@ -141,11 +144,6 @@ class Design(ABC):
             return
         for rows in row_slices(self.n_samples, len(groups) * self.dim):
             yield rows, self.gather(rows, groups)
-
-    def _group_blocks(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
-        """Blocks of groups: ``(part, (N, part * d))``."""
-        for part in row_slices(len(groups), self.n_samples * self.dim):
-            yield part, self.gather(slice(0, self.n_samples), groups[part])
 
 
 class TokenDesign(Design):
@@ -190,6 +188,14 @@ class TokenDesign(Design):
         for rows, A in self.blocks():
             M += A.T @ V[rows]
         return M.reshape(self.n_groups, self.dim, V.shape[1])
+
+    def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
+        if not (self._is_plain and self.prefers_all(groups)):
+            return super().contributions(groups, G, center)
+        scattered = np.zeros((self.n_groups, self.dim))
+        scattered[groups] = G
+        U = np.einsum("ikd,kd->ik", self.X, scattered)[:, groups]  # no copy of X
+        return U if center is None else U - np.sum(center[groups] * G, axis=1)
 
     def prefers_all(self, groups: Groups) -> bool:
         return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)

@@ -125,6 +125,7 @@ class SecularCG:
     def minimise(self, target: float, max_iter: int = 30) -> tuple[Array, bool]:
         """Coefficients whose model gap is below `target`, and whether it was reached."""
         self.radius, self.target = self.beta * self.weight, target
+        self.solves = self.products = 0
         self.blocks = self.curvature.blocks()
         eta = self.penalty.norms(self.Z0) / self.weight
         Z, g = self._ridge(eta, self.Z0)
@@ -220,9 +221,17 @@ class SecularCG:
         size = np.trace(M, axis1=2, axis2=3)[:, :, None, None]
         return np.linalg.inv(M + 1e-6 * size * np.eye(M.shape[2]))
 
-    @staticmethod
+    @property
+    def products_per_solve(self) -> float:
+        """What conjugate gradients took, on average."""
+        return self.products / max(self.solves, 1)
+
     def _solve(
-        operator: Callable[[Array], Array], right: Array, inverse: Array, stop: float | None = None
+        self,
+        operator: Callable[[Array], Array],
+        right: Array,
+        inverse: Array,
+        stop: float | None = None,
     ) -> Array:
         """Preconditioned conjugate gradients, to 1 % or until ``r' M^-1 r <= stop``."""
 
@@ -232,9 +241,11 @@ class SecularCG:
         t, r, y = np.zeros_like(right), right, precondition(right)
         p, rho = y, float(np.sum(right * y))
         stop = 1e-4 * rho if stop is None else stop
+        self.solves += 1
         for _ in range(200):
             if rho <= stop:
                 break
+            self.products += 1
             Ap = operator(p)
             slope = float(np.sum(p * Ap))
             if slope <= 0:

@@ -19,10 +19,18 @@ Array = NDArray[np.float64]
 
 KERNEL_RATIO = 1.2  # sample space from this many coefficients per sample
 LARGE, LARGE_JOINT = 700, 6000  # unknowns from which conjugate gradients are tried first
+LARGEST_FACTOR = 4000  # unknowns up to which factorisations may be the faster
 LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
+CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 12e9, 50e9  # bytes, bytes and flops a second
 LARGE_GRAM = 1e8  # multiply-adds from which a float32 Gram matrix pays
 LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own
+
+
+def in_samples(problem: Problem, n_coefficients: int) -> bool:
+    """Whether the space of samples is the smaller one."""
+    per_sample = max(problem.n_outputs - 1, 1) if problem.loss.joint else 1
+    return n_coefficients > KERNEL_RATIO * per_sample * problem.design.n_samples
 
 
 @dataclass
@@ -44,15 +52,21 @@ class SecondOrderModel:
         if self._in_samples:  # where every cell of a group costs the same
             self.cells = np.ones_like(self.cells)
 
-    def minimiser(self, target: float) -> Array:
-        """Coefficients of all groups at which the model's gap is below `target`."""
+    def minimiser(self, target: float, floor: float) -> Array:
+        """Coefficients of all groups at which the model's gap is below `target`.
+
+        Where the model is the loss itself it pays to go on to `floor`, the gap wanted in the end.
+        """
         problem, groups = self.problem, self.groups
         Z = np.zeros_like(self.at.Z)
-        size = self._size()
-        if size > (LARGE_JOINT if self._joint else LARGE) and problem.design.dim <= LARGEST_BLOCK:
-            Z[groups], reached = self._secular_cg().minimise(target)
-            if reached or size > LARGEST:
+        if self._try_cg:
+            steps = self._secular_cg()
+            Z[groups], reached = steps.minimise(target)
+            self.work.factorise |= self._too_many(steps.products_per_solve)
+            if reached or self._size > LARGEST:
                 return Z
+        if problem.loss.quadratic:
+            target = min(target, floor)
         weight = problem.penalty.column(problem.shape[0])[groups]
         radius = self.beta * np.broadcast_to(weight, self.cells.shape)[self.cells]
         eta = (problem.penalty.norms(self.at.Z[groups]) / weight)[self.cells]
@@ -66,6 +80,23 @@ class SecondOrderModel:
         Z[groups] = self._unpack(z)
         return Z
 
+    @property
+    def _try_cg(self) -> bool:
+        """Whether conjugate gradients come first; a factorisation makes up for their failure."""
+        large = self._size > (LARGE_JOINT if self._joint else LARGE)
+        return large and self.problem.design.dim <= LARGEST_BLOCK and not self.work.factorise
+
+    def _too_many(self, products: float) -> bool:
+        """Whether so many products per solve cost more than factorisations would."""
+        if self._joint or self._size > LARGEST_FACTOR:
+            return False
+        entries = self.problem.design.n_samples * self._n_coefficients
+        product = 8 * entries / (CACHE_SPEED if 4 * entries < CACHE else MEMORY_SPEED)
+        factorisation = (entries * self._size + self._size**3 / 3) / SPEED
+        # A step of either takes two solves or one factorisation, of what changed since the last.
+        return 5 * products * product > factorisation
+
+    @property
     def _size(self) -> int:
         """Unknowns of the smallest system that could be factorised."""
         N, c = self.problem.design.n_samples, self.problem.n_outputs
@@ -79,9 +110,7 @@ class SecondOrderModel:
 
     @property
     def _in_samples(self) -> bool:
-        """Whether to work in the space of samples, because it is smaller."""
-        N, c = self.problem.design.n_samples, self.problem.n_outputs
-        return self._n_coefficients > KERNEL_RATIO * N * (max(c - 1, 1) if self._joint else 1)
+        return in_samples(self.problem, self._n_coefficients)
 
     def _secular_cg(self) -> SecularCG:
         problem = self.problem
@@ -154,7 +183,7 @@ class SecondOrderModel:
             return [JointKernelSystem(kernels, groups, weight, H, R, F0, n_cells, beta)]
         W = weight[:, None] * H
         if problem.loss.quadratic:
-            return [KernelSystem(kernels, groups, W[:, 0], R, F0, beta)]
+            return [KernelSystem(kernels, groups, W[:, 0], R, F0, beta, balanced=True)]
         return [
             KernelSystem(kernels, groups, W[:, j], R[:, [j]], F0[:, [j]], beta)
             for j in range(problem.n_outputs)

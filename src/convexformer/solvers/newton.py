@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
-from .models import SecondOrderModel
+from .models import SecondOrderModel, in_samples
 from .solution import Clock, Iterate
 from .workspace import Workspace
 
 Array = NDArray[np.float64]
 
 STAGE = {True: 0.1, False: 0.3}  # factor of beta per stage: quadratic losses, others
+FEW = 512  # coefficients that may enter at once
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
 
 
@@ -40,11 +41,12 @@ def minimise(
         precise, before = stage_gap > 0.5 * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
-        target = max(floor, 0.05 * stage_gap) * at.primal(problem, stage)
+        worth = at.primal(problem, stage)
+        floor, target = floor * worth, max(floor, 0.05 * stage_gap) * worth
         for tighter in (1.0, 1e-2, 1e-4):
             working = _working_set(problem, stage, at.Z, point)
             model = SecondOrderModel(problem, stage, working, at, point, damping, precise, work)
-            found, t = _search(problem, stage, at, model.minimiser(tighter * target), point)
+            found, t = _search(problem, stage, at, model.minimiser(tighter * target, floor), point)
             if found is not None:
                 break
             damping, precise = 1.0, True
@@ -55,12 +57,22 @@ def minimise(
 
 
 def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> NDArray[np.bool_]:
-    """Cells in use, and the worst violators: half as many, or a few; ``(groups, cells)``."""
-    used = problem.penalty.norms(Z) > 0
-    room = max(20, int(0.5 * np.count_nonzero(used)))
-    excess = np.where(used, 0.0, point.norms - beta).ravel()
-    worst = np.argsort(-excess, kind="stable")[:room]
-    used.flat[worst[excess[worst] > 0]] = True
+    """Cells in use and the worst violators, ``(groups, cells)``.
+
+    There is room for as many as are in use, or a few. Once those in use are many beside the
+    samples all violators enter: in the space of samples a cell costs little before it is used.
+    """
+    used, excess = problem.penalty.norms(Z) > 0, point.norms - beta
+    violators = ~used & (excess > 0)
+    n_used, d = int(np.count_nonzero(used)), problem.design.dim
+    if problem.loss.joint:
+        room = max(20, n_used // 2)
+    elif in_samples(problem, 2 * n_used * d):
+        return used | violators
+    else:
+        room = max(1 + FEW // d, n_used)
+    worst = np.argsort(-np.where(violators, excess, 0.0), axis=None, kind="stable")[:room]
+    used.flat[worst] |= violators.flat[worst]
     return used
 
 

@@ -54,6 +54,9 @@ class SecularNewton:
 
     def minimise(self, eta: Array, target: float, max_iter: int = 100) -> Array:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
+        # An error of the systems shows in the gap as its square root times the penalty's.
+        size = self.bulk + float(self.radius @ (eta * self.radius)) / self.beta
+        self.accuracy = (0.1 * target) ** 2 / max(size, target)
         try:
             at = self._point(eta)
         except np.linalg.LinAlgError:  # a start so large that its system cannot be factorised
@@ -72,7 +75,7 @@ class SecularNewton:
         return np.concatenate([state.z for state in best.states], axis=2)
 
     def _point(self, eta: Array) -> _Point:
-        states = [system.solve(eta) for system in self.systems]
+        states = [system.solve(eta, self.accuracy) for system in self.systems]
         value = sum(state.value for state in states)
         value += 0.5 * self.beta * float((self.radius / self.beta) ** 2 @ eta)
         sizes, norms = (np.sqrt(sum(state.squares[i] for state in states)) for i in (0, 1))
@@ -90,7 +93,7 @@ class SecularNewton:
         # Newton on 1/||g|| = 1/radius, nearly linear in eta; else on the slope itself.
         rational = self.beta * norms**2 * (norms / radius - 1.0)
         plain = 0.5 * self.beta * (norms**2 - radius**2)
-        slack = 1e-13 * abs(at.value)
+        slack = 1e-13 * abs(at.value) + 2 * self.accuracy
         for right in (rational, plain):
             move = bounded_quadratic(A, right, -eta)
             new = self._moved(at, cells, move)

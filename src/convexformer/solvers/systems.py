@@ -41,9 +41,12 @@ class State:
 
 
 class System(Protocol):
-    """A quadratic form whose coefficients fall into cells of equal size."""
+    """A quadratic form whose coefficients fall into cells of equal size.
 
-    def solve(self, eta: Array) -> State: ...
+    What is solved by iterations may be off by `accuracy` in the value of the form.
+    """
+
+    def solve(self, eta: Array, accuracy: float) -> State: ...
     def curvature(self, state: State, cells: Cells) -> Array: ...
 
 
@@ -64,7 +67,7 @@ class GramSystem:
         self.Q, self.B, self.beta = Q, B, beta
         self.n_cells, self.size = n_cells, len(Q) // n_cells
 
-    def solve(self, eta: Array) -> State:
+    def solve(self, eta: Array, accuracy: float) -> State:
         shape = (self.n_cells, self.size, -1)
         used = np.flatnonzero(np.repeat(eta > 0, self.size))
         if not len(used):
@@ -108,36 +111,51 @@ class KernelSystem:
     """
 
     def __init__(
-        self, kernels: Kernels, groups: Groups, weight: Array, R: Array, F0: Array, beta: float
+        self,
+        kernels: Kernels,
+        groups: Groups,
+        weight: Array,
+        R: Array,
+        F0: Array,
+        beta: float,
+        balanced: bool = False,
     ) -> None:
         self.kernels, self.groups, self.beta = kernels, groups, beta
         self.root, self.R, self.F0 = np.sqrt(weight)[:, None], R, F0
         self.unit = _unit(self.root) if kernels.center is not None else None
+        self.balanced = balanced or self.unit is None  # K is orthogonal to W^1/2 1 as it stands
 
-    def solve(self, eta: Array) -> State:
+    def solve(self, eta: Array, accuracy: float) -> State:
         scaled = eta / self.beta
         K, exact = self.kernels.matrix(self.groups, scaled)
-        solved = self._solve(K, exact, scaled)
+        solved = self._solve(K, exact, scaled, accuracy)
         if solved is None:  # too ill-conditioned for a float32 preconditioner
-            solved = self._solve(self.kernels.exact(self.groups, scaled), True, scaled)
+            K = self.kernels.exact(self.groups, scaled)
+            solved = self._solve(K, True, scaled, accuracy)
             if solved is None:
                 raise np.linalg.LinAlgError("The kernel cannot be factorised.")
         q, L = solved
         V = self.R + self.root * _project(q, self.unit)
         g = self.kernels.correlate(self.groups, V)
         z = scaled[:, None, None] * g
-        F = self.kernels.predict(self.groups, z)
-        value = -np.sum(self.R * (F - self.F0)) + 0.5 * np.sum(q * q) + 0.5 * np.sum(z * g)
+        F = self.kernels.predict(self.groups, z) - self.F0
+        bent = _project(self.root * F, self.unit)  # -q, but of z: an error of q counts twice over
+        value = -np.sum(self.R * F) + 0.5 * np.sum(bent * bent) + 0.5 * np.sum(z * g)
         return State.of(float(value), z, g, L)
 
-    def _solve(self, K: NDArray, exact: bool, scaled: Array) -> tuple[Array, NDArray] | None:
+    def _solve(
+        self, K: NDArray, exact: bool, scaled: Array, accuracy: float
+    ) -> tuple[Array, NDArray] | None:
         """q, and the factor of the matrix that `K` gives; None where it is not good enough."""
-        unit = None if self.unit is None else self.unit.astype(K.dtype)
         root = self.root.astype(K.dtype)
-        T = _project(_project(root * K * root.T, unit).T, unit)
+        T = root * K
+        T *= root.T
+        if not self.balanced:
+            unit = np.asarray(self.unit).astype(K.dtype)
+            T = _project(_project(T, unit).T, unit)
         T[np.diag_indices_from(T)] += 1.0
         try:
-            L = cholesky(T, lower=True, check_finite=False)
+            L = cholesky(T, lower=True, overwrite_a=not exact, check_finite=False)
         except np.linalg.LinAlgError:
             return None
 
@@ -150,9 +168,8 @@ class KernelSystem:
             return q + _project(self.root * through(self.root * _project(q, self.unit)), self.unit)
 
         right = _project(self.root * (self.F0 - through(self.R)), self.unit)
-        q = refined_solve(operator, L, right)
-        error = np.linalg.norm(right - operator(q)) if not exact else 0.0
-        return (q, L) if error <= 1e3 * REFINE * np.linalg.norm(right) else None
+        q, reached = refined_solve(operator, L, right, accuracy)
+        return (q, L) if exact or reached else None
 
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = U' (I + W^1/2 K W^1/2)^-1 U`` with ``u_k = W^1/2 X_k g_k``."""
@@ -200,7 +217,7 @@ class JointKernelSystem:
         q = _project(q, self.unit).reshape(len(self.R), -1)
         return np.einsum("ilm,im->il", self.C, q)
 
-    def solve(self, eta: Array) -> State:
+    def solve(self, eta: Array, accuracy: float) -> State:
         N, c, m = self.C.shape
         by_output = np.broadcast_to(eta.reshape(-1, self.n_cells), (len(self.groups), c))
         scaled = by_output / self.beta
@@ -217,7 +234,7 @@ class JointKernelSystem:
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, check_finite=False)
         moved = np.stack([K[j] @ self.R[:, j] for j in range(c)], axis=1)
-        q = refined_solve(lambda u: T @ u, L, self._down(self.F0 - moved))
+        q, _ = refined_solve(lambda u: T @ u, L, self._down(self.F0 - moved), accuracy)
         V = self.R + self._up(q)
         g = self.kernels.correlate(self.groups, V)  # (groups, d, c)
         z = scaled[:, None, :] * g
@@ -263,14 +280,14 @@ class OutlierSystem:
         first = len(groups) + output * len(y)
         self.samples = slice(first, first + len(y))
 
-    def solve(self, eta: Array) -> State:
+    def solve(self, eta: Array, accuracy: float) -> State:
         tokens, samples = eta[: len(self.groups)], eta[self.samples]
         K = self.kernels.exact(self.groups, tokens / self.beta)
         K[np.diag_indices_from(K)] += samples / self.beta
         T = _project(_project(self.root * K * self.root.T, self.unit).T, self.unit)
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, check_finite=False)
-        q = refined_solve(lambda u: T @ u, L, self.right)
+        q, _ = refined_solve(lambda u: T @ u, L, self.right, accuracy)
         v = self.root * _project(q, self.unit)
         g = self.kernels.correlate(self.groups, v)
         value = 0.5 * float(np.sum(self.right * q))
@@ -296,11 +313,15 @@ class OutlierSystem:
         return half.T @ half
 
 
-def refined_solve(operator: Callable[[Array], Array], L: Array, right: Array) -> Array:
+def refined_solve(
+    operator: Callable[[Array], Array], L: Array, right: Array, accuracy: float
+) -> tuple[Array, bool]:
     """Solve ``operator(q) = right`` by conjugate gradients with the factor `L` as preconditioner.
 
     Where `L` factorises the operator itself this is iterative refinement and ends after a step or
-    two; where it is a float32 factor of a nearby matrix it takes a few more.
+    two; where it is a float32 factor of a nearby matrix it takes a few more. It ends when rounding
+    allows no more, or when the quadratic form is within `accuracy` of its minimum. Returns the
+    solution, and whether either was reached.
     """
 
     def precondition(r: Array) -> Array:
@@ -312,8 +333,8 @@ def refined_solve(operator: Callable[[Array], Array], L: Array, right: Array) ->
     y = precondition(r)
     p, rho = y, np.sum(r * y, axis=0)
     for _ in range(40):
-        if np.all(np.linalg.norm(r, axis=0) <= limit):
-            break
+        if rho.sum() <= accuracy or np.all(np.linalg.norm(r, axis=0) <= limit):
+            return q, True
         Ap = operator(p)
         slope = np.sum(p * Ap, axis=0)
         step = np.divide(rho, slope, out=np.zeros_like(rho), where=slope > 0)
@@ -321,7 +342,7 @@ def refined_solve(operator: Callable[[Array], Array], L: Array, right: Array) ->
         y = precondition(r)
         before, rho = rho, np.sum(r * y, axis=0)
         p = y + np.divide(rho, before, out=np.zeros_like(rho), where=before > 0) * p
-    return q
+    return q, bool(np.all(np.linalg.norm(r, axis=0) <= 1e3 * limit))
 
 
 def _half(L: Array, U: Array) -> Array:

@@ -11,9 +11,9 @@ from ..problem.designs import Groups
 Array = NDArray[np.float64]
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
-LARGE = 4e9  # multiply-adds from which a float32 kernel pays
+LARGE = 1e9  # multiply-adds from which a float32 kernel pays
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
-STALE = 0.25  # relative change of eta that calls for an update
+STALE = 0.03  # relative change of eta that calls for an update
 
 
 class Workspace:
@@ -22,6 +22,7 @@ class Workspace:
     def __init__(self, problem: Problem) -> None:
         self.grams = Grams(problem.design, problem.center, problem.weight)
         self.kernels = Kernels(problem.design, problem.center)
+        self.factorise = False  # whether conjugate gradients have proved too slow
 
 
 class Grams:
