@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,9 @@ def made(
 ) -> Task:
     """Tokens and targets of any size."""
     rng = np.random.default_rng(0)
-    X = _correlated(rng, N, n, d, dtype) if correlated else rng.standard_normal((N, n, d), dtype)
+    X: NDArray = (
+        _correlated(rng, N, n, d, dtype) if correlated else rng.standard_normal((N, n, d), dtype)
+    )
     F = np.zeros((N, c))
     for k in rng.choice(n, min(5, n), replace=False):
         F += X[:, k] @ rng.normal(size=(d, c))
@@ -99,7 +102,9 @@ def encoder(N: int, n: int, c: int, penalty: str) -> Task:
     return Task(X, Y[:, :c], penalty=penalty, intercept=True)
 
 
-def _sweep(name: str, make: Make, fractions: tuple[float, ...] = FRACTIONS, **more: object) -> list:
+def _sweep(
+    name: str, make: Make, fractions: tuple[float, ...] = FRACTIONS, **more: Any
+) -> list[Cell]:
     return [Cell(f"{name}/{fraction:g}", make, (fraction,), **more) for fraction in fractions]
 
 
@@ -186,11 +191,11 @@ def quick() -> list[Cell]:
 
 def large() -> list[Cell]:
     """`make bench-large`: on two threads, hours for peers, so ours alone unless named."""
-    bert = {"correlated": True, "intercept": True, "dtype": np.float32}
+    bert: dict[str, Any] = {"correlated": True, "intercept": True, "dtype": np.float32}
     one = partial(made, 3668, 128, 768, **bert)
     all_outputs = partial(made, 3668, 128, 768, 768, penalty="token", **bert)
     wide = partial(made, 2000, 32, 64, 512, correlated=True, intercept=True)
-    two = {"correlated": True, "threads": 2}
+    two: dict[str, Any] = {"correlated": True, "threads": 2}
     cells = [Cell("bert c=1/0.3", one, (0.3,), **two)]
     cells += [Cell("bert c=1/0.1", one, (0.1,), goal=20.0, **two)]
     for fraction, goal in ((0.3, 60.0), (0.1, 150.0)):

@@ -15,7 +15,7 @@ from .contestants import NAMES, OURS
 from .summary import CellSummary
 
 COLOURS = dict(zip(NAMES, (ACCENT, *HUES[1:]), strict=False))
-SAVING = {"format": "svg", "metadata": {"Date": None}, "bbox_inches": "tight"}
+SAVING: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}, "bbox_inches": "tight"}
 
 
 def draw_race(cells: Sequence[CellSummary], file: Path) -> None:

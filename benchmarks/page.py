@@ -217,6 +217,7 @@ def _scaling(results: dict[str, Any]) -> str:
             [
                 name,
                 ", ".join(map(str, sizes)),
+                ", ".join(str(point["active"]) for point in axis["points"]),
                 ", ".join(f"{point['cpu']:.3g}" for point in axis["points"]),
                 f"{axis['slope']:.2f}",
                 ", ".join(f"{point['memory']:.0f}" for point in axis["points"]),
@@ -225,11 +226,12 @@ def _scaling(results: dict[str, Any]) -> str:
             ]
         )
     base = ", ".join(f"{name} = {size}" for name, size in results["base"].items())
-    head = ["axis", "sizes", "seconds", "slope", "memory, MB", "slope", "why"]
+    head = ["axis", "sizes", "groups in use", "seconds", "slope", "memory, MB", "slope", "why"]
     return (
         f"Ours alone, correlated tokens, squared loss, gap 1e-6 at 0.1 beta_max, from {base}; one "
-        "axis doubled at a time. A slope is of the logarithm against that of the size. Memory is "
-        "the highest of the process, less what it takes before the data are there.\n\n"
+        "axis doubled at a time. A slope is of the logarithm against that of the size, over the "
+        "last three points. Memory is the highest of the process, less what it takes before the "
+        "data are there.\n\n"
         "![Time and memory against size](images/scaling.svg)\n\n" + table(head, rows)
     )
 

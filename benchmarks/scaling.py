@@ -24,20 +24,20 @@ from .objective import Run, Task
 from .processes import Process
 from .summary import RESULTS, read
 
-BASE = {"N": 1000, "n": 16, "d": 32, "c": 4, "h": 2}
+BASE = {"N": 2000, "n": 32, "d": 32, "c": 8, "h": 2}
 FRACTION, TOLERANCE = 0.1, 1e-6
 DOUBLINGS, REPETITIONS = 4, 3
 
 WHY = {
-    "N": "passes over X and Gram matrices are sums over samples: 1; below it while the part that "
-    "does not see N (solving on the active columns) weighs more",
-    "n": "a pass over X is linear in n, but more tokens than count are only read, so 1 or less; "
-    "the working set, which grows with what is active, adds up to 2",
-    "d": "a pass is linear in d; the Gram of the active columns has the square of d, its "
-    "factorisation the cube: between 1 and 3, the higher the more time is spent there",
-    "c": "outputs that share tokens share factorisations: products with c columns are linear in c",
-    "h": "every gate reads half of the samples once more, and adds groups: 1 for passes, up to 2 "
-    "where active blocks grow with the gates",
+    "N": "reading X and forming Gram matrices are sums over samples: 1; less while what does not "
+    "see N (solving on the columns in use) weighs more",
+    "n": "reading X is linear in n; tokens in use add their Gram matrix, with their square",
+    "d": "reading X is linear in d, the Gram matrix of columns in use quadratic, its factorisation "
+    "cubic, until columns outnumber samples and N x N kernels take over, linear again",
+    "c": "outputs that share tokens share a factorisation; only products with c columns grow, "
+    "linearly",
+    "h": "all gates read X together, for c columns each: 1; blocks in use add their Gram matrix, "
+    "with their square",
 }
 
 

@@ -80,8 +80,16 @@ def _run(module: Any, prepared: Any, command: dict[str, Any]) -> dict[str, Any]:
     if not failed:
         Z, b = (np.stack(parts) for parts in zip(*found, strict=True))
         np.savez(command["out"], Z=Z, b=b)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"wall": wall, "cpu": cpu, "memory": memory, "failed": failed}
+    return {"wall": wall, "cpu": cpu, "memory": _memory(), "failed": failed}
+
+
+def _memory() -> float:
+    """Highest resident set so far, MB; `getrusage` would count what the parent had at the fork."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return float(lines["VmHWM"].split()[0]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def solve(task: Task, setting: dict[str, Any]) -> Solutions:
     from convexformer import problem as p
     from convexformer.solvers import solve_path
 
-    losses = {"squared": p.Squared, "logistic": p.Logistic, "softmax": p.Softmax}
+    losses: dict[str, Any] = {"squared": p.Squared, "logistic": p.Logistic, "softmax": p.Softmax}
     design: Any = p.TokenDesign(task.X)
     if task.gates is not None:
         design = p.GatedDesign(design, task.gates)
