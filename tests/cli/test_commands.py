@@ -135,6 +135,18 @@ def test_scales_that_differ_are_told_and_mended(run, run_json, arrays, table, tm
     assert path["entry_order"][:2] == ["body", "tail"]
 
 
+@pytest.mark.parametrize("choose", [("--beta", "0.2"), ("--cv", "3")])
+def test_gates_make_a_gated_model(run_json, npz, tmp_path, choose):
+    out = tmp_path / "m.safetensors"
+    options = ("--gates", "5", "--seed", "3", *choose)
+    result = run_json("fit", npz, "--target", "kind", "--out", out, *options)
+    model = cf.load_model(out)
+    assert type(model).__name__ == result["estimator"]
+    assert result["estimator"].startswith("ConvexTransformerClassifier")
+    assert (model.n_gates, model.random_state) == (5, 3) and len(model.gate_thresholds_) == 6
+    assert result["tokens"] and result["relative_gap"] <= 1e-6
+
+
 # path -----------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,16 @@ Refit = Annotated[
     ),
 ]
 
+Gates = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="See tokens through so many fixed gates, for interactions that sums of tokens miss.",
+        show_default="none",
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Draws the gates.")]
+
 
 @friendly
 def fit(
@@ -46,6 +56,8 @@ def fit(
     cv: CV = None,
     scale: opt.Scale = False,
     refit: Refit = False,
+    gates: Gates = None,
+    seed: Seed = 0,
     penalty: opt.PenaltyOption = opt.Penalty.token_output,
     tol: opt.Tol = 1e-6,
     max_time: opt.MaxTime = None,
@@ -71,6 +83,8 @@ def fit(
     common = {"n_tokens": samples.X.shape[1]} if samples.X.ndim == 3 else {}
     common |= {"token_weights": weights, "penalty": penalty.value, "tol": tol, "max_time": max_time}
     common["refit"] = refit
+    if gates is not None:
+        common |= {"n_gates": gates, "random_state": seed}
     model = _estimator(kind, beta, cv, common)
     start = time.perf_counter()
     with live("fitting") as report:
@@ -101,12 +115,12 @@ _LOSS = "minus half the mean squared error"
 def _estimator(kind: str, beta: float | None, cv: int | None, common: dict[str, Any]) -> Any:
     import convexformer as cf
 
-    classify = kind == "classification"
+    family = "Transformer" if "n_gates" in common else "Attention"
+    task = "Classifier" if kind == "classification" else "Regressor"
+    chosen = getattr(cf, f"Convex{family}{task}{'' if cv is None else 'CV'}")
     if cv is not None:
-        choose = cf.ConvexAttentionClassifierCV if classify else cf.ConvexAttentionRegressorCV
-        return choose(cv=cv, **common)
-    single = cf.ConvexAttentionClassifier if classify else cf.ConvexAttentionRegressor
-    return single(0.1 if beta is None else beta, **common)
+        return chosen(cv=cv, **common)
+    return chosen(0.1 if beta is None else beta, **common)
 
 
 def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool) -> None:

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from ..problem import Design, GatedDesign, Gates
-from ..problem.gated import always_open, axis_gates, gaussian_gates, pair_gates
+from ..problem.gated import always_open, axis_gates, distinct_rows, gaussian_gates, pair_gates
 from ..problem.penalties import safe_norm
 from ._base import ConvexAttention, TrainingData
 from ._samples import Samples
 from ._validation import Array, check_count
 from .persistence import Persistent
 
-KINDS = ("gaussian", "axis", "pairs")
+KINDS = ("axis", "pairs", "gaussian")
 
 
 class Gated(ConvexAttention, Persistent):
@@ -54,9 +54,10 @@ class Gated(ConvexAttention, Persistent):
         rng = np.random.default_rng(seed)
         if self.gates == "gaussian":
             return gaussian_gates(rng, self.n_gates, n, d)
+        rows = distinct_rows(tokens, data.weight)
         if self.gates == "axis":
-            return axis_gates(rng, self.n_gates, tokens)
-        return pair_gates(rng, self.n_gates, tokens, self._sides(data.Y))
+            return axis_gates(rng, self.n_gates, tokens, rows)
+        return pair_gates(rng, self.n_gates, tokens, rows, self._sides(data.Y[rows]))
 
     def _sides(self, Y: Array) -> NDArray[np.intp]:
         """Labels between which to draw gates: classes, or above and below the median."""

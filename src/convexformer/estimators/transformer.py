@@ -29,11 +29,11 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         As in :class:`ConvexAttentionRegressor`.
     n_gates : int, default=64
         Gates to draw, besides the one that is always open.
-    gates : {"gaussian", "axis", "pairs"} or (directions, thresholds), default="gaussian"
-        "gaussian": the paper's, rank-one Gaussian directions against zero. "axis": one channel of
-        one token against a threshold from the data. "pairs": half-way between a sample and its
-        nearest neighbour of another class (for regression: across the median). Or arrays of shape
-        ``(h, n_tokens, n_channels)`` and ``(h,)``.
+    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
+        "axis": one channel of one token against a threshold from the data. "pairs": half-way
+        between a sample and its nearest neighbour of another class (for regression: across the
+        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
+        shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
@@ -75,7 +75,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         *,
         beta_scale: str = "relative",
         n_gates: int = 64,
-        gates: Any = "gaussian",
+        gates: Any = "axis",
         random_state: Any = None,
         penalty: str = "token-output",
         loss: str = "squared",
@@ -130,11 +130,11 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         As in :class:`ConvexAttentionClassifier`.
     n_gates : int, default=64
         Gates to draw, besides the one that is always open.
-    gates : {"gaussian", "axis", "pairs"} or (directions, thresholds), default="gaussian"
-        "gaussian": the paper's, rank-one Gaussian directions against zero. "axis": one channel of
-        one token against a threshold from the data. "pairs": half-way between a sample and its
-        nearest neighbour of another class (for regression: across the median). Or arrays of shape
-        ``(h, n_tokens, n_channels)`` and ``(h,)``.
+    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
+        "axis": one channel of one token against a threshold from the data. "pairs": half-way
+        between a sample and its nearest neighbour of another class (for regression: across the
+        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
+        shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
@@ -176,7 +176,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         *,
         beta_scale: str = "relative",
         n_gates: int = 64,
-        gates: Any = "gaussian",
+        gates: Any = "axis",
         random_state: Any = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,
@@ -230,11 +230,11 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         The path ends earlier by default, since weak penalties cost more with gates.
     n_gates : int, default=64
         Gates to draw, besides the one that is always open.
-    gates : {"gaussian", "axis", "pairs"} or (directions, thresholds), default="gaussian"
-        "gaussian": the paper's, rank-one Gaussian directions against zero. "axis": one channel of
-        one token against a threshold from the data. "pairs": half-way between a sample and its
-        nearest neighbour of another class (for regression: across the median). Or arrays of shape
-        ``(h, n_tokens, n_channels)`` and ``(h,)``.
+    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
+        "axis": one channel of one token against a threshold from the data. "pairs": half-way
+        between a sample and its nearest neighbour of another class (for regression: across the
+        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
+        shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
@@ -279,7 +279,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         selection: str = "best",
         n_jobs: int | None = None,
         n_gates: int = 64,
-        gates: Any = "gaussian",
+        gates: Any = "axis",
         random_state: Any = None,
         penalty: str = "token-output",
         loss: str = "squared",
@@ -338,11 +338,11 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         The path ends earlier by default, since weak penalties cost more with gates.
     n_gates : int, default=64
         Gates to draw, besides the one that is always open.
-    gates : {"gaussian", "axis", "pairs"} or (directions, thresholds), default="gaussian"
-        "gaussian": the paper's, rank-one Gaussian directions against zero. "axis": one channel of
-        one token against a threshold from the data. "pairs": half-way between a sample and its
-        nearest neighbour of another class (for regression: across the median). Or arrays of shape
-        ``(h, n_tokens, n_channels)`` and ``(h,)``.
+    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
+        "axis": one channel of one token against a threshold from the data. "pairs": half-way
+        between a sample and its nearest neighbour of another class (for regression: across the
+        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
+        shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
@@ -387,7 +387,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         selection: str = "best",
         n_jobs: int | None = None,
         n_gates: int = 64,
-        gates: Any = "gaussian",
+        gates: Any = "axis",
         random_state: Any = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,

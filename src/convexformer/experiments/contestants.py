@@ -142,12 +142,15 @@ def _transformer(config: Config, seed: int) -> Any:
 
 
 BETAS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
-GATED = grid(n_gates=(256,), gates=("axis", "pairs"), beta=(0.03, 0.01, 0.002))
+GATED = grid(n_gates=(256,), gates=("axis", "pairs"), beta=(0.03, 0.006, 0.001))
+
+KINDS = grid(n_gates=(64,), gates=("gaussian", "axis", "pairs"), beta=(0.03, 0.01))
 
 CONTESTANTS = {
     contestant.name: contestant
     for contestant in (
         Contestant("attention", "convex attention", grid(beta=BETAS), _attention, convex=True),
+        Contestant("kinds", "gated, 64 gates of any kind", KINDS, _gated, convex=True),
         Contestant("gated", "gated", GATED, _gated, convex=True),
         Contestant(
             "pooled", "gated + pooled tokens", GATED, _gated, convex=True, tokens=PooledTokens

@@ -58,6 +58,7 @@ def _cell(records: list[Record]) -> Record:
         "seconds": float(np.mean([record["seconds"] for record in records])),
         "fit_seconds": float(np.mean([record["fit_seconds"] for record in records])),
         "configs": [record["config"] for record in records],
+        "validation_scores": [record["validation_scores"] for record in records],
     }
     if records[0]["relative_gap"] is not None:
         cell |= {
@@ -141,6 +142,13 @@ objective lower by more than that fraction. Convex fits stop at {tol:g}, or afte
 
 {costs}
 
+## Which gates?
+
+What the validation part thinks of each kind, at the better beta for each seed, averaged over the
+seeds. The default of gated models is the kind that is best on average.
+
+{kinds}
+
 ## What was tried
 
 {grids}
@@ -161,6 +169,7 @@ def render(results: Record) -> str:
         note=_incomplete(results),
         differences=_difference_table(results),
         costs=_cost_table(results),
+        kinds=_kind_table(results),
         grids="\n".join(
             f"- **{protocol['labels'][name]}**: " + "; ".join(map(_config, grid))
             for name, grid in protocol["grids"].items()
@@ -241,3 +250,28 @@ def _cost_table(results: Record) -> str:
             seconds = [f"{cell[key]:.2f}" for key in ("seconds", "fit_seconds")]
             rows.append([dataset, label, *seconds, tokens, gap])
     return table(["", "", "seconds, all", "seconds, chosen", "tokens", "gap"], rows)
+
+
+def kind_scores(results: Record) -> dict[str, dict[str, float]]:
+    """Validation score of every kind of gates on every data set."""
+    configs = results["protocol"]["grids"].get("kinds", [])
+    scores: dict[str, dict[str, float]] = {}
+    for dataset, cells in results["datasets"].items():
+        if "kinds" not in cells:
+            continue
+        by_seed = np.array(cells["kinds"]["validation_scores"])  # (seeds, configurations)
+        for kind in dict.fromkeys(config["gates"] for config in configs):
+            own = [j for j, config in enumerate(configs) if config["gates"] == kind]
+            best = float(by_seed[:, own].max(axis=1).mean())
+            scores.setdefault(kind, {})[dataset] = best
+    return scores
+
+
+def _kind_table(results: Record) -> str:
+    scores = kind_scores(results)
+    datasets = list(next(iter(scores.values()), {}))
+    rows = [
+        [kind, *(f"{own[name]:.4f}" for name in datasets), f"{np.mean(list(own.values())):.4f}"]
+        for kind, own in scores.items()
+    ]
+    return table(["", *datasets, "mean"], rows)

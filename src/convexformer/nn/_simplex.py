@@ -28,7 +28,7 @@ def project_simplex(theta: Tensor) -> Tensor:
     ordered = theta.sort(-1, descending=True).values
     rank = torch.arange(1, theta.shape[-1] + 1, dtype=theta.dtype, device=theta.device)
     tau = (ordered.cumsum(-1) - 1) / rank  # were exactly the largest `rank` entries positive
-    support = (ordered > tau).sum(-1, keepdim=True)
+    support = (ordered > tau).sum(-1, keepdim=True).clamp(min=1)  # 0 only of NaN
     return torch.clamp(theta - tau.gather(-1, support - 1), min=0)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,11 +59,11 @@ def gaussian_gates(rng: np.random.Generator, h: int, n: int, d: int) -> Gates:
     return Gates(u * v, np.zeros(h))
 
 
-def axis_gates(rng: np.random.Generator, h: int, tokens: Design) -> Gates:
-    """One channel of one token, against a threshold between two of its values."""
+def axis_gates(rng: np.random.Generator, h: int, tokens: Design, rows: Groups) -> Gates:
+    """One channel of one token, against a threshold between two of its values in `rows`."""
     n, d = tokens.n_groups, tokens.dim
     directions, thresholds = np.zeros((h, n, d)), np.zeros(h)
-    sample = _sampled(rng, tokens, 500)
+    sample = _values(tokens, rng.permutation(rows)[:500])
     varying = np.flatnonzero(np.ptp(sample, axis=0) > 0)
     if not len(varying):
         return Gates(directions, thresholds)
@@ -74,13 +75,15 @@ def axis_gates(rng: np.random.Generator, h: int, tokens: Design) -> Gates:
     return Gates(directions, thresholds)
 
 
-def pair_gates(rng: np.random.Generator, h: int, tokens: Design, labels: NDArray[np.intp]) -> Gates:
-    """Half-way between a sample and its nearest neighbour of another label."""
+def pair_gates(
+    rng: np.random.Generator, h: int, tokens: Design, rows: Groups, labels: NDArray[np.intp]
+) -> Gates:
+    """Half-way between one of `rows` and its nearest neighbour of another label."""
     n, d = tokens.n_groups, tokens.dim
     directions, thresholds = np.zeros((h, n, d)), np.zeros(h)
-    rows = rng.permutation(tokens.n_samples)[:2000]
-    sample, labels = _rows(tokens, rows), labels[rows]
-    for j, i in enumerate(rng.integers(len(rows), size=h)):
+    chosen = rng.permutation(len(rows))[:2000]
+    sample, labels = _values(tokens, rows[chosen]), labels[chosen]
+    for j, i in enumerate(rng.integers(len(chosen), size=h)):
         others = np.flatnonzero(labels != labels[i])
         if len(others):
             distance = np.sum((sample[others] - sample[i]) ** 2, axis=1)
@@ -90,11 +93,19 @@ def pair_gates(rng: np.random.Generator, h: int, tokens: Design, labels: NDArray
     return Gates(directions, thresholds)
 
 
-def _sampled(rng: np.random.Generator, tokens: Design, most: int) -> Array:
-    return _rows(tokens, rng.permutation(tokens.n_samples)[:most])
+def distinct_rows(tokens: Design, weight: Array | None = None) -> Groups:
+    """Samples of positive weight, equal ones once, in an order that only their values decide.
+
+    Gates drawn from them do not change when samples are shuffled, or repeated in place of weights.
+    """
+    marks = np.empty(tokens.n_samples, dtype=np.int64)
+    for rows, A in tokens.blocks():
+        marks[rows] = [crc32(row.tobytes()) for row in A]
+    kept = np.arange(len(marks)) if weight is None else np.flatnonzero(weight > 0)
+    return kept[np.unique(marks[kept], return_index=True)[1]]
 
 
-def _rows(tokens: Design, rows: NDArray[np.intp]) -> Array:
+def _values(tokens: Design, rows: Groups) -> Array:
     """Some samples, flat: ``(rows, n * d)``."""
     everything = np.arange(tokens.n_groups)
     return np.concatenate([tokens.gather(slice(i, i + 1), everything) for i in rows])
