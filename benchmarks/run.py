@@ -160,11 +160,16 @@ def _limit(name: str, limit: float, grid: str) -> float:
 def _sweep(
     process: Process, task: Task, settings: list[dict[str, Any]], gap: float, limit: float
 ) -> Iterator[Run]:
-    """Runs from the loosest setting on, until one meets `gap` or is out of time."""
+    """Runs from the loosest setting on, until one meets `gap` or time is out.
+
+    A run has `limit`, all of a sweep twice that.
+    """
+    left = 2 * limit
     for setting in settings:
-        run = process.run(task, setting, limit)
+        run = process.run(task, setting, min(limit, left))
+        left -= run.cpu
         yield run
-        if run.failed == "out of time" or run.gap <= gap:
+        if run.failed == "out of time" or run.gap <= gap or left <= 0:
             return
 
 
