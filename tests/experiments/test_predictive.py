@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from convexformer import ConvexTransformerClassifier, ConvexTransformerRegressor
 from convexformer.datasets import TokenDataset, hla, motion, pendigits, splice
 from convexformer.experiments import predictive
 from convexformer.experiments.contestants import (
@@ -15,7 +16,13 @@ from convexformer.experiments.contestants import (
     flat,
     grid,
 )
-from convexformer.experiments.tables import compare, render, standard_error, summarise
+from convexformer.experiments.tables import (
+    compare,
+    kind_scores,
+    render,
+    standard_error,
+    summarise,
+)
 
 # The budget ends some fits early, as it may.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -281,9 +288,28 @@ def test_one_value_has_no_standard_error():
     assert standard_error([1.0]) is None
 
 
-def test_the_committed_page_follows_from_the_committed_results():
+def committed():
     root = next(p for p in predictive.Path(__file__).parents if (p / "pyproject.toml").exists())
-    results = json.loads((root / "benchmarks/predictive/results.json").read_text())
+    return root, json.loads((root / "benchmarks/predictive/results.json").read_text())
+
+
+def test_kinds_of_gates_are_compared_at_the_better_beta_of_every_seed():
+    configs = [{"gates": kind, "beta": beta} for kind in ("axis", "pairs") for beta in (1, 2)]
+    scores = [[0.5, 0.7, 0.1, 0.2], [0.9, 0.6, 0.4, 0.2]]
+    cells = {"toy": {"kinds": {"validation_scores": scores}}}
+    results = {"protocol": {"grids": {"kinds": configs}}, "datasets": cells}
+    assert kind_scores(results)["axis"]["toy"] == pytest.approx(0.8)
+    assert kind_scores(results)["pairs"]["toy"] == pytest.approx(0.3)
+
+
+def test_default_gates_are_the_kind_that_validation_likes_best():
+    scores = kind_scores(committed()[1])
+    best = max(scores, key=lambda kind: np.mean(list(scores[kind].values())))
+    assert best == ConvexTransformerClassifier().gates == ConvexTransformerRegressor().gates
+
+
+def test_the_committed_page_follows_from_the_committed_results():
+    root, results = committed()
     assert (root / "docs/predictive.md").read_text() == render(results)
     jobs = predictive.read_jobs(root / "benchmarks/predictive/jobs.jsonl")
     for dataset, cells in results["datasets"].items():

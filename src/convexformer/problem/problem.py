@@ -117,6 +117,25 @@ class Problem:
         part.Y, part._shift = self.Y[:, [index]], self._shift[[index]]
         return part
 
+    def rotated(self, axes: Array) -> Problem:
+        """The problem of the outputs ``Y axes``, for orthonormal `axes` ``(c, r)``.
+
+        Where loss and penalty see only lengths over outputs, and `axes` span the rows of Y, its
+        solutions times ``axes'`` are those of this problem.
+        """
+        other = self._copy()
+        other.n_outputs, other.shape = axes.shape[1], (*self.shape[:2], axes.shape[1])
+        other.Y, other._shift = self.Y @ axes, self._shift @ axes
+        return other
+
+    @property
+    def principal_axes(self) -> Array:
+        """Axes of the targets, largest first, less those along which they do not vary."""
+        R = np.linalg.qr(np.sqrt(self.weight)[:, None] * self.Y, mode="r")
+        _, size, Vt = np.linalg.svd(R)
+        rank = int(np.count_nonzero(size > len(Vt) * np.finfo(float).eps * size.max(initial=0.0)))
+        return np.asarray(Vt[: max(rank, 1)].T)
+
     def with_loss(self, loss: Loss) -> Problem:
         """The same problem under another loss for the same targets."""
         other = self._copy()

@@ -22,8 +22,10 @@ def bounded_quadratic(A: Array, b: Array, lower: Array) -> Array:
     scale[scale == 0] = 1.0
     A = A / scale / scale[:, None]
     A[np.diag_indices_from(A)] += 1e-13 * (1 + len(A))
-    b, lower = b / scale, lower * scale
+    return np.maximum(_pivot(A, b / scale, lower * scale) / scale, lower)
 
+
+def _pivot(A: Array, b: Array, lower: Array) -> Array:
     free = np.ones(len(b), dtype=bool)
     fewest, patience = len(b) + 1, 3
     while patience > 0:
@@ -31,11 +33,11 @@ def bounded_quadratic(A: Array, b: Array, lower: Array) -> Array:
         wrong = np.where(free, x < lower, A @ x - b < -_rounding(A, b, x))
         count = int(np.count_nonzero(wrong))
         if count == 0:
-            return x / scale
+            return x
         patience = 3 if count < fewest else patience - 1
         fewest = min(fewest, count)
         free ^= wrong
-    return _descend(A, b, lower, np.maximum(x, lower)) / scale
+    return _descend(A, b, lower, np.maximum(x, lower))
 
 
 def _descend(A: Array, b: Array, lower: Array, x: Array) -> Array:

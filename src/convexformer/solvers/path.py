@@ -17,6 +17,8 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 Method = Literal["auto", "newton", "proximal"]
 
+MANY_OUTPUTS = 8  # from which their principal axes are worth finding
+
 
 def solve(
     problem: Problem,
@@ -77,6 +79,8 @@ def _solve(
     # At beta_max and above nothing is used; outputs one by one would differ from it by rounding.
     if problem.separable and problem.n_outputs > 1 and beta < problem.beta_max:
         Z, b = _solve_outputs(problem, beta, tol, clock, init, method, work)
+    elif problem.loss.quadratic and not problem.separable and problem.n_outputs >= MANY_OUTPUTS:
+        Z, b = _solve_rotated(problem, beta, tol, clock, init, method, work)
     else:
         Z, b = _solve_one(problem, beta, tol, clock, init, method, work)
     certificate = problem.certificate(Z, b, beta)
@@ -113,6 +117,25 @@ def _solve_outputs(
         clock.n_iter += own.n_iter
         clock.record(Certificate(primal, dual, beta, problem.beta_max).relative_gap, Z)
     return Z, b
+
+
+def _solve_rotated(
+    problem: Problem,
+    beta: float,
+    tol: float,
+    clock: Clock,
+    init: Solution | None,
+    method: Method,
+    work: Workspace,
+) -> tuple[Array, Array]:
+    """Along the principal axes of the targets: fewer outputs wherever targets depend linearly."""
+    axes = problem.principal_axes
+    if init is not None:
+        init = replace(init, Z=init.Z @ axes, intercept=init.intercept @ axes)
+    Z, b = _solve_one(problem.rotated(axes), beta, tol, clock, init, method, work)
+    Z, b = Z @ axes.T, b @ axes.T
+    S = problem.scores(Z)  # across the axes the best intercept is the targets' own mean
+    return Z, problem.outer_intercept(Z, problem.best_intercept(S, b))
 
 
 def _solve_one(

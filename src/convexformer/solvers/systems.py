@@ -88,6 +88,8 @@ class GramSystem:
 
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = G' (Q - Q S (beta + S Q S)^-1 S Q) G``, G block-diagonal with the cells' g."""
+        if self.B.shape[1] > self.size:
+            return self._curvature_of_many(state, cells)
         p, shape = len(self.Q), (self.n_cells, self.size)
         A = np.zeros((len(cells), len(cells)))
         for r in range(self.B.shape[1]):
@@ -99,6 +101,19 @@ class GramSystem:
                 half = solve_triangular(L, s * QG[used], lower=True, check_finite=False)
                 A -= half.T @ half
         return A
+
+    def _curvature_of_many(self, state: State, cells: Cells) -> Array:
+        """The same for many outputs: their sum is ``(Q - ...) * GG'``, summed over blocks."""
+        columns = (cells[:, None] * self.size + np.arange(self.size)).ravel()
+        inner = self.Q[np.ix_(columns, columns)]
+        if state.factor is not None:
+            used, s, L = state.factor
+            right = s * self.Q[np.ix_(used, columns)]
+            half = solve_triangular(L, right, lower=True, check_finite=False)
+            inner -= half.T @ half
+        G = state.g[cells].reshape(len(columns), -1)
+        inner *= G @ G.T
+        return np.asarray(inner.reshape(len(cells), self.size, len(cells), -1).sum(axis=(1, 3)))
 
 
 class KernelSystem:
