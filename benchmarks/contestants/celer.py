@@ -28,7 +28,7 @@ def unfit(task: Task) -> str:
 
 
 def sweeps(task: Task) -> list[list[dict[str, Any]]]:
-    return [tolerances(-3, -5, -6, -7, -8, -10)]
+    return [tolerances(-3, -5, -6, -7, -8, -9, -10, -12)]
 
 
 def load() -> None:

@@ -33,7 +33,7 @@ def unfit(task: Task) -> str:
 
 
 def sweeps(task: Task) -> list[list[dict[str, Any]]]:
-    return [tolerances(-3, -5, -6, -7, -8, -9)]
+    return [tolerances(-3, -5, -6, -7, -8, -9, -10)]
 
 
 def load() -> None:

@@ -28,7 +28,7 @@ def unfit(task: Task) -> str:
 
 
 def sweeps(task: Task) -> list[list[dict[str, Any]]]:
-    return [tolerances(-6, -8, -10, -12, -14, -16)]
+    return [tolerances(-6, -8, -10, -12, -14, -16, -18)]
 
 
 def load() -> None:

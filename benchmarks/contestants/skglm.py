@@ -17,7 +17,7 @@ ENVIRONMENT = "peers"
 PACKAGES = ("skglm", "numba", "numpy")
 COMPILES = True  # seconds of it, in the first call of every kind
 
-EXPONENTS = (-3, -4, -5, -6, -7, -8, -9)
+EXPONENTS = (-3, -4, -5, -6, -7, -8, -9, -10)
 
 
 def unfit(task: Task) -> str:

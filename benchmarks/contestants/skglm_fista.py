@@ -18,7 +18,7 @@ def unfit(task: Task) -> str:
 
 
 def sweeps(task: Task) -> list[list[dict[str, Any]]]:
-    return [tolerances(-3, -4, -5, -6, -7, -8)]
+    return [tolerances(-3, -4, -5, -6, -7, -8, -9, -10)]
 
 
 load, prepare = skglm.load, skglm.prepare
