@@ -256,6 +256,7 @@ def test_other_shape_at_predict(X, y):
         (np.ones((40, 3), bool), r"shape.*\(40, 4\), got \(40, 3\)"),
         (np.ones((39, 4), bool), r"\(39, 4\)"),
         (np.ones((40, 4, 3), bool), r"\(40, 4, 3\)"),
+        (np.zeros((40, 4), bool), "False everywhere: there is no real token"),
         (np.full((40, 4), 0.5), "booleans or 0 and 1"),
         (np.full((40, 4), "yes"), "booleans or 0 and 1"),
     ],

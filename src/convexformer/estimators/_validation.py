@@ -122,6 +122,11 @@ def check_tokens(
             "mask), or fit again."
         )
     mask = check_mask(mask, X.shape[:2])
+    if reset and mask is not None and not np.any(mask):
+        raise ValueError(
+            "mask is False everywhere: there is no real token to learn from. It is True where a "
+            "token is real and False at padding; if yours is the other way round, pass ~mask."
+        )
     check_finite(X, mask)
     return X, mask
 
@@ -173,9 +178,11 @@ def check_mask(
         return None
     mask = np.asarray(as_numpy(mask, name))
     if mask.shape != shape:
+        pooled = mask.shape == (shape[0], shape[1] - 2)
+        hint = " After PooledTokens pass none: padding is zero already." if pooled else ""
         raise ValueError(
             f"{name} must have shape (samples, tokens) = {shape}, got {mask.shape}. "
-            f"It is True where {meaning}."
+            f"It is True where {meaning}.{hint}"
         )
     if mask.dtype != np.bool_:
         if not np.all(np.isin(mask, (0, 1))):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ._validation import blocks, check_count, check_tokens, ranked
+from ._validation import blocks, check_count, check_positive, check_tokens, ranked
 
 POOLED = ("mean", "log-std")
 
@@ -25,7 +25,7 @@ class PooledTokens(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     epsilon : float, default=1e-6
-        Added to the variance, so that its logarithm is finite.
+        Added to the variance, so that its logarithm is finite; positive.
     n_tokens : int, optional
         Number of tokens a 2-D X is cut into; if omitted, every column is its own token.
 
@@ -33,6 +33,13 @@ class PooledTokens(TransformerMixin, BaseEstimator):
     ----------
     n_tokens_, n_channels_, n_features_in_ : int
         Shape of X at fit.
+
+    Notes
+    -----
+    Padding is zero in the result, as models read it: they need no mask after this, and the pooled
+    tokens would not be in it. In a pipeline that routes masks, request them here and in the steps
+    before, and on the model say ``set_fit_request(mask=False)`` (and so for predict and score). A
+    :class:`TokenScaler` belongs before this, where it can tell padding from zeros.
 
     Examples
     --------
@@ -63,9 +70,26 @@ class PooledTokens(TransformerMixin, BaseEstimator):
         -------
         self
         """
+        check_positive("epsilon", self.epsilon, "It keeps the logarithm of the variance finite.")
         check_count("n_tokens", self.n_tokens, optional=True)
         check_tokens(self, X, mask, reset=True)
         return self
+
+    def fit_transform(self, X: Any, y: Any = None, mask: Any = None) -> NDArray:
+        """Check X and append the pooled tokens.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+        y : ignored
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real; the result is 0 elsewhere.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens + 2, n_channels), or flat if X is
+        """
+        return self.fit(X, mask=mask).transform(X, mask=mask)
 
     def transform(self, X: Any, mask: Any = None) -> NDArray:
         """Append the pooled tokens.
