@@ -29,6 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The chosen beta")  # of grids th
 
 N, n, d = 24, 9, 3
 SEEN = Offsets(-2, 2, landmarks=("first", "mean", "separators"))
+BARE = {"separators": None}
 NAMES = np.array(SEEN.names)
 MODELS = [
     ConvexAttentionRegressor,
@@ -310,7 +311,7 @@ def test_metadata_is_routed(data):
         model = ConvexAttentionRegressor(tokens=SEEN)
         model.set_fit_request(mask=True, separators=True)
         model.set_score_request(mask=True, separators=True)
-        seen = [Offsets(0, 1), SEEN]
+        seen = [Offsets(0, 1, "separators"), SEEN]
         search = GridSearchCV(model, {"tokens": seen}, cv=3, error_score="raise")
         search.fit(data.X, data.y, **data.extra)
     assert search.best_params_ == {"tokens": SEEN}
@@ -355,14 +356,15 @@ def test_clones_and_displays(data):
         ({}, {"y": np.zeros((N, n - 1))}, r"y must have a target for every .*got shape \(24, 8\)"),
         ({}, {"y": [[1.0]] + [[1.0, 2.0]] * (N - 1)}, "got sequences of different lengths. Pad it"),
         ({}, {"y": None}, "requires y"),
-        ({}, {"separators": None}, "landmarks has 'separators': pass separators"),
+        ({}, BARE, "landmarks has 'separators': pass separators"),
         ({}, {"separators": np.ones((N, 2))}, r"separators must have shape .*got \(24, 2\)"),
         ({}, {"separators": np.full((N, n), 3)}, "separators must hold booleans or 0 and 1"),
         ({}, {"sample_weight": np.ones(n)}, r"one per position, shape \(24, 9\), got \(9,\)"),
         ({}, {"X": np.ones((N, n))}, r"needs X of shape .*use X\[:, :, None\]"),
         ({}, {"mask": np.zeros((N, n), bool)}, "mask is False everywhere"),
-        ({"tokens": Offsets(-9, 0)}, {}, r"reaches beyond every sequence: the longest has 9 tok"),
-        ({"tokens": Offsets(4, 9)}, {}, "reaches beyond every sequence"),
+        ({"tokens": Offsets(-9, 0)}, BARE, r"reaches beyond every sequence: the longest has 9 tok"),
+        ({"tokens": Offsets(4, 9)}, BARE, "reaches beyond every sequence"),
+        ({"tokens": Offsets(-1, 1, "mean")}, {}, "do not name it: leave separators out"),
         ({"tokens": "relative"}, {}, "tokens must be one of 'absolute', Offsets"),
         ({"tokens": "absolute"}, {}, "separators are a landmark of tokens=Offsets"),
         ({"token_weights": np.ones(3)}, {}, r"one factor per token, shape \(8,\)"),

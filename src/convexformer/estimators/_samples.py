@@ -139,6 +139,11 @@ def read_samples(estimator: Any, X: Any, mask: Any, separators: Any, *, reset: b
                 "and tokens='absolute' has none. Leave them out, or set tokens."
             )
         return Samples(X, mask)
+    if separators is not None and "separators" not in offsets.landmarks:
+        raise ValueError(
+            f"separators are a landmark, and those of tokens={offsets} do not name it: leave "
+            "separators out, or add 'separators' to the landmarks."
+        )
     flags = check_mask(separators, X.shape[:2], "separators", "a token is a separator")
     samples = Samples(X, mask, flags, offsets)
     if reset:
@@ -151,8 +156,6 @@ def read_samples(estimator: Any, X: Any, mask: Any, separators: Any, *, reset: b
 def _check_window(samples: Samples, offsets: Offsets) -> None:
     """Raise where an end of the window lies outside every sequence."""
     sequence, place = samples._positions
-    if not len(place):
-        raise ValueError("mask is False everywhere: there is no real token, hence no sample.")
     new = np.flatnonzero(np.diff(sequence, prepend=-1))  # the first sample of every sequence
     last = np.append(new[1:], len(place)) - 1
     reach = int(np.max(place[last] - place[new]))
