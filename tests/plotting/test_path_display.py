@@ -1,14 +1,17 @@
 """PathDisplay: lines, counts, marks and scores of a path."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from sklearn.pipeline import make_pipeline
 
 from convexformer import (
+    ConvexAttentionRegressor,
     ConvexAttentionRegressorCV,
     ConvexTransformerRegressor,
     ConvexTransformerRegressorCV,
+    Offsets,
     PathDisplay,
     TokenScaler,
     attention_path,
@@ -48,6 +51,23 @@ def test_order_of_entry_is_the_title(path):
     assert display.score_ax_ is None
     left, right = display.ax_.get_xlim()
     assert left > right  # the penalty weakens to the right
+
+
+def test_tokens_have_their_own_names(data):
+    X, y = data
+    offsets = attention_path(X, X[:, :, 0], tokens=Offsets(-2, 2), n_betas=3)
+    title = PathDisplay.from_path(offsets).ax_.get_title(loc="left")
+    assert title == "0 is the only token to enter"
+    table = pd.DataFrame(X[:, :, 0], columns=TOKENS)
+    assert PathDisplay.from_path(attention_path(table, y, n_betas=3)).token_names == TOKENS
+    assert PathDisplay.from_path(attention_path(X, y, n_betas=3)).token_names[-1] == "11"
+
+
+def test_a_model_is_no_path(data):
+    model = ConvexAttentionRegressor()
+    for wrong in (model, model.fit(*data)):
+        with pytest.raises(ValueError, match="got ConvexAttentionRegressor.*from_estimator"):
+            PathDisplay.from_path(wrong)
 
 
 def test_largest_tokens_are_labelled_at_their_ends_and_the_rest_counted(path):

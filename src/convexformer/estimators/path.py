@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from .._names import model_names
 from ..problem import Certificate, Problem
 from ..problem.penalties import safe_norm
 from ..solvers import Solution, solve_path
@@ -46,6 +47,8 @@ class AttentionPath:
         Penalty weights of the tokens, where they have any.
     gate_directions, gate_thresholds : ndarray of shape (gates, n, d) and (gates,), or None
         The gates of a gated model, the same at every beta; gate 0 is always open.
+    token_names : list of str, or None
+        Names of the tokens, of offsets and tables: ``-1``, ``0``, ``first``; names of columns.
     """
 
     betas: Array
@@ -59,6 +62,7 @@ class AttentionPath:
     token_weights: Array | None = None
     gate_directions: Array | None = None
     gate_thresholds: Array | None = None
+    token_names: list[str] | None = None
 
     @property
     def worst_gap(self) -> float:
@@ -360,6 +364,7 @@ def _collect(
         token_weights=check_token_weights(model.token_weights, len(norms[0])),
         gate_directions=getattr(model, "gate_directions_", None),
         gate_thresholds=getattr(model, "gate_thresholds_", None),
+        token_names=model_names(model, len(norms[0]))[0],
     )
 
 

@@ -137,17 +137,23 @@ class PathDisplay:
         ----------
         path : AttentionPath
         tokens : sequence of str, optional
-            Names of the tokens.
+            Names of the tokens; by default those of the path.
         scores, score_errors, score_name, marks
             See the class.
         ax, title
             See :meth:`plot`.
         """
+        if not hasattr(path, "betas"):
+            raise ValueError(
+                f"PathDisplay.from_path draws what attention_path returns; got "
+                f"{type(path).__name__}. For a cross-validated estimator see "
+                "PathDisplay.from_estimator."
+            )
         display = cls(
             path.betas,
             path.weighted_norms,
             norm_name=_norm_name(path),
-            token_names=tokens,
+            token_names=path.token_names if tokens is None else tokens,
             scores=scores,
             score_errors=score_errors,
             score_name=score_name,
