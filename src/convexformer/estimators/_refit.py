@@ -6,7 +6,7 @@ import warnings
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from ..problem import Certificate
 from ..solvers import Solution
@@ -30,6 +30,7 @@ class Refittable:
     @property
     def certificate_(self) -> Certificate:
         """Objective, lower bound and gap; refitted models have none."""
+        self._check_kept("certificate_")
         if self._is_refitted:
             raise AttributeError(
                 f"This {type(self).__name__} was refitted (refit={self.refit!r}): its coefficients "
@@ -42,11 +43,18 @@ class Refittable:
     @property
     def selection_certificate_(self) -> Certificate:
         """Certificate of the fit that selected what was refitted."""
+        self._check_kept("selection_certificate_")
         if not self._is_refitted:
             raise AttributeError(
                 f"This {type(self).__name__} was not refitted; see certificate_, and refit=True."
             )
         return self._certificate
+
+    def _check_kept(self, name: str) -> None:
+        if "_certificate" not in vars(self):
+            raise NotFittedError(
+                f"This {type(self).__name__} is not fitted yet and has no {name}; call fit first."
+            )
 
     @property
     def _is_refitted(self) -> bool:
