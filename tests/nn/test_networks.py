@@ -332,3 +332,11 @@ def test_mistakes_are_told():
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_labels_of_another_kind_are_refused(loss):
+    network = SimplexAttention(3, 2, 2, n_heads=1)
+    labels = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
+    with pytest.raises(ValueError, match="Targets must be"):
+        network.objective(torch.randn(2, 3, 2), labels, loss, 0.1)

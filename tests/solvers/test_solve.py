@@ -8,6 +8,7 @@ import pytest
 from tests.generated import FRACTIONS, small
 from tests.raw import LOSSES, Raw
 
+from convexformer.problem import GatedDesign
 from convexformer.solvers import Solution, TracePoint, path_betas, solve, solve_path
 
 NAMES = list(LOSSES)
@@ -340,3 +341,29 @@ def test_tokens_of_zeros_need_no_coefficients():
     solution = solve(problem, 0.0)
     assert not np.any(solution.Z) and solution.converged
     assert solution.intercept == pytest.approx(4.5)
+
+
+# Numbers at the edge ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_correlations_that_are_rounding_count_as_none(name, gated):
+    raw = small(name, c=1 if name != "softmax" else 3, seed=3)
+    raw.X = np.full_like(raw.X, 0.1)  # with an intercept, constant tokens say nothing
+    problem = raw.problem()
+    if gated:
+        problem.design = GatedDesign(problem.design, np.ones((len(raw.X), 2), dtype=bool))
+        problem.shape = (problem.design.n_groups, *problem.shape[1:])
+        problem.center = np.tile(problem.center, (2, 1))
+    assert problem.beta_max == 0
+    found = solve(problem, 0.0)
+    assert not np.any(found.Z) and abs(found.certificate.relative_gap) <= 1e-12
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_numbers_whose_squares_leave_float64_are_refused(scale):
+    raw = small("squared", c=1, seed=3)
+    raw.X = raw.X * scale
+    with pytest.raises(ValueError, match="Scale X or y"):
+        _ = raw.problem().beta_max

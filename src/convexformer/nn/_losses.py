@@ -64,9 +64,16 @@ def _values(F: Tensor, Y: Tensor, loss: Loss) -> Tensor:
         case Huber(delta):
             return functional.huber_loss(F, Y, reduction="none", delta=delta)
         case Logistic():
+            _require(Y.abs() == 1, "-1 and +1, as the logistic loss has them")
             return functional.softplus(-Y * F, threshold=40.0)  # linear only where that is exact
         case Softmax():
+            _require((Y.sum(-1) - 1).abs() < 1e-6, "one-hot rows, as the softmax has them")
             return torch.logsumexp(F, -1, keepdim=True) - (Y * F).sum(-1, keepdim=True)
         case Poisson():
             return torch.exp(F) - Y * F + torch.xlogy(Y, Y) - Y
     raise ValueError(f"{type(loss).__name__} has no version for tensors.")
+
+
+def _require(holds: Tensor, what: str) -> None:
+    if not bool(torch.all(holds)):
+        raise ValueError(f"Targets must be {what}. Convert labels first.")

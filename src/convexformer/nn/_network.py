@@ -54,7 +54,9 @@ class Network(nn.Module):
         ----------
         X : Tensor of shape (N, n, d)
         Y : Tensor of the shape of the network's scores
+            Numbers, counts, -1/+1 for "logistic", one-hot rows for "softmax".
         loss : {"squared", "huber", "logistic", "softmax", "poisson"} or Loss
+            "huber" has the estimators' default delta; pass ``Huber(delta)`` for another.
         beta : float
             Absolute penalty strength.
         mask : Tensor of bool of shape (N, n), optional

@@ -53,3 +53,13 @@ class Certificate:
             f"relative_gap={self.relative_gap:.1e}, beta={self.beta:.4g}, "
             f"beta_max={self.beta_max:.4g})"
         )
+
+
+def check_range(beta_max: float) -> float:
+    """`beta_max`, where its square can be computed with."""
+    if beta_max == 0 or 1e-120 < beta_max < 1e120:
+        return beta_max
+    raise ValueError(
+        f"X times the targets is of the size {beta_max:.1g}: squares of such numbers leave the "
+        "range of float64. Scale X or y."
+    )

@@ -71,6 +71,15 @@ class Design(ABC):
             M += A.T @ V[rows]
         return M.reshape(-1, self.dim, V.shape[1])
 
+    def is_noise(self, M: Array, V: Array) -> bool:
+        """Whether ``M = correlate(V)`` is zero but for rounding; a pass over X where it may be."""
+        size, total = float(np.max(np.abs(M), initial=0.0)), float(np.sum(np.abs(V)))
+        few = self.gather(slice(0, min(8, self.n_samples)), np.arange(self.n_groups))
+        if size > 1e-9 * total * np.max(np.abs(few), initial=0.0):
+            return size == 0.0
+        largest = max(float(np.max(np.abs(A), initial=0.0)) for _, A in self.blocks())
+        return size <= 4 * np.finfo(float).eps * total * largest
+
     def means(self, weight: Array) -> Array:
         """Weighted mean of every column, ``(n_groups, d)``."""
         return self._correlate_all(weight[:, None] / weight.sum())[:, :, 0]

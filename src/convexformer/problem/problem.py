@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .certificate import Certificate
+from .certificate import Certificate, check_range
 from .designs import Design, Groups
 from .joint import softmax_quadratic
 from .losses import Loss
@@ -246,9 +246,11 @@ class Problem:
 
     @cached_property
     def beta_max(self) -> float:
-        """Smallest beta at which ``Z = 0`` is optimal."""
+        """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
         M = self.design.correlate(self._null)
-        return float(np.max(self.penalty.dual_norms(M), initial=0.0))
+        if self.design.is_noise(M, self._null):
+            return 0.0
+        return check_range(float(np.max(self.penalty.dual_norms(M), initial=0.0)))
 
     def _balanced(self, F: Array) -> Array:
         """``V`` at scores `F`, made to sum to zero where there is an intercept."""
@@ -309,6 +311,7 @@ class Problem:
         """Best dual value on the ray of `point`, scaled into the norm ball."""
         by_output = self.separable
         norms = point.norms.max(axis=0 if by_output else None, initial=0.0)
+        norms = norms if self.beta_max > 0 else np.zeros_like(norms)
         with np.errstate(divide="ignore", invalid="ignore"):
             limit = np.where(norms > 0, np.divide(beta, norms), np.inf)
         a = self.weight[:, None]

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .certificate import Certificate
+from .certificate import Certificate, check_range
 from .designs import TokenDesign
 
 Array = NDArray[np.float64]
@@ -223,9 +223,12 @@ class SequenceProblem:
 
     @cached_property
     def beta_max(self) -> float:
-        """Smallest beta at which ``Z = 0`` is optimal."""
+        """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
         V = self._dual_point(np.zeros_like(self.Y))
-        return float(np.max(dual_norms(self._correlate(V), self.attention), initial=0.0))
+        M = self._correlate(V)
+        if self.design.is_noise(M, V):
+            return 0.0
+        return check_range(float(np.max(dual_norms(M, self.attention), initial=0.0)))
 
     def _dual_point(self, S: Array) -> Array:
         """Weighted residuals, made to sum to zero where there is an intercept."""
@@ -249,7 +252,8 @@ class SequenceProblem:
         w = np.broadcast_to(self.weight[:, :, None], V.shape)
         ratio = np.divide(V, w, out=np.zeros_like(V), where=w > 0)
         top, bottom = np.sum(self.Y * V, axis=(0, 1)), np.sum(ratio * V, axis=(0, 1))
-        return best_on_ray(top, bottom, dual_norms(self._correlate(V), self.attention), beta)
+        limits = dual_norms(self._correlate(V), self.attention)
+        return best_on_ray(top, bottom, limits if self.beta_max > 0 else 0 * limits, beta)
 
     def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
         """Primal and dual value at ``feasible(Z)`` and intercept `b`, from the data, in float64."""
