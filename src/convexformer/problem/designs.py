@@ -78,7 +78,7 @@ class Design(ABC):
         if size > 1e-9 * total * np.max(np.abs(few), initial=0.0):
             return size == 0.0
         largest = max(float(np.max(np.abs(A), initial=0.0)) for _, A in self.blocks())
-        return size <= 4 * np.finfo(float).eps * total * largest
+        return bool(size <= 4 * np.finfo(float).eps * total * largest)
 
     def means(self, weight: Array) -> Array:
         """Weighted mean of every column, ``(n_groups, d)``."""
