@@ -266,6 +266,12 @@ def test_bad_mask(X, y, mask, words):
         ConvexAttentionRegressor().fit(X, y, mask=mask)
 
 
+@pytest.mark.parametrize("kind", [ConvexAttentionRegressor, ConvexAttentionClassifier])
+def test_targets_of_positions_have_other_estimators(X, kind):
+    with pytest.raises(ValueError, match=r"\(40, 4, 3\).*ConvexSequenceRegressor, or tokens=Off"):
+        kind().fit(X, X)
+
+
 @pytest.mark.parametrize(
     ("weight", "words"),
     [
@@ -289,7 +295,7 @@ def test_bad_sample_weight(X, y, weight, words):
         (lambda y: np.where(np.arange(40) == 3, np.nan, y), "NaN"),
         (lambda y: np.where(np.arange(40) == 3, np.inf, y), "infinity"),
         (lambda y: np.where(y > 0, "a", "b"), "y must hold numbers.*classifier"),
-        (lambda y: np.zeros((40, 2, 2)), "dim"),
+        (lambda y: np.zeros((40, 2, 2)), "one vector of them, per sample"),
     ],
 )
 def test_bad_regression_target(X, y, edit, words):

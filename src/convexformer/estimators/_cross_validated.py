@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn import get_config
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import check_scoring
+from sklearn.metrics import check_scoring, get_scorer_names
 from sklearn.model_selection import check_cv
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
@@ -55,6 +56,14 @@ class CrossValidated(ConvexAttention, Persistent):
             raise ValueError(
                 "scoring must be the name of one scikit-learn scorer, a callable or None; got "
                 f"{self.scoring!r}."
+            )
+        known = get_scorer_names()
+        if isinstance(self.scoring, str) and self.scoring not in known:
+            near = get_close_matches(self.scoring, known, cutoff=0.4)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            raise ValueError(
+                f"scoring={self.scoring!r} is no scorer of scikit-learn; {hint}"
+                "sklearn.metrics.get_scorer_names() lists them all."
             )
 
     def fit(

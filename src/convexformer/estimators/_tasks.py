@@ -36,7 +36,7 @@ class Regression(RegressorMixin):
 
     def _read_targets(self, y: Any) -> tuple[Array, Array]:
         """`y` as passed, in float64, and the same as ``(N, c)``."""
-        _refuse_missing(self, y)
+        _check_rank(self, y)
         with numbers_only("y", "For class labels, use a classifier (task='classification')."):
             y = check_array(
                 as_numpy(y, "y"), ensure_2d=False, dtype=np.float64, input_name="y", estimator=self
@@ -148,7 +148,7 @@ class Classification(ClassifierMixin):
 
     def _read_targets(self, y: Any) -> tuple[NDArray, Array]:
         """`y` validated, and as ±1 ``(N, 1)``, one-hot ``(N, c)`` or ±1 ``(N, c)``."""
-        _refuse_missing(self, y)
+        _check_rank(self, y)
         y = as_numpy(y, "y")
         y = y.toarray() if issparse(y) else y
         check_classification_targets(y)
@@ -383,8 +383,13 @@ class Classification(ClassifierMixin):
         return tags
 
 
-def _refuse_missing(estimator: Any, y: Any) -> None:
+def _check_rank(estimator: Any, y: Any) -> None:
     if y is None:
         raise ValueError(
             f"{type(estimator).__name__} requires y to be passed, but the target y is None."
+        )
+    if getattr(y, "ndim", 0) > 2:
+        raise ValueError(
+            f"y must have one target, or one vector of them, per sample; got shape {y.shape}. For "
+            "targets at every position use ConvexSequenceRegressor, or tokens=Offsets(low, high)."
         )
