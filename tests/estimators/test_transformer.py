@@ -168,3 +168,13 @@ def test_constant_data_have_gates_too():
     for gates in ("axis", "pairs"):
         model = ConvexTransformerClassifier(gates=gates, n_gates=3, random_state=0).fit(X, y)
         assert model.certificate_.relative_gap <= 1e-6
+
+
+def test_verbose_counts_what_is_active(capsys):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4, 2))
+    model = ConvexTransformerRegressor(0.1, n_gates=6, random_state=0, tol=1e-3, verbose=True)
+    model.fit(X, X[:, 0, 0] * X[:, 1, 1])
+    last = capsys.readouterr().out.splitlines()[-1]
+    pairs = np.count_nonzero(np.any(model.coef_, axis=(0, 3)))
+    assert last.endswith(f" {pairs} (gate, token) pairs")

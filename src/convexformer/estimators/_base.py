@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,8 @@ class ConvexAttention(Refittable, BaseEstimator):
 
     coef_: Array
     intercept_: Array
+
+    _groups_name: ClassVar[str] = "tokens"  # what the solver counts as active
 
     # Before the solve -------------------------------------------------------------------------
 
@@ -114,7 +116,8 @@ class ConvexAttention(Refittable, BaseEstimator):
         elif self.verbose:
             print(
                 f"[{type(self).__name__}] iteration {point.iteration:5d}  {point.seconds:8.2f} s  "
-                f"relative gap {point.relative_gap:8.1e}  {point.n_active:5d} tokens",
+                f"relative gap {point.relative_gap:8.1e}  {point.n_active:5d} "
+                f"{self._groups_name}",
                 flush=True,
             )
 

@@ -207,8 +207,7 @@ def attention_path(
     ):
         solutions.append(solution)
         if verbose and not callable(verbose):
-            plain = not isinstance(model, Gated)
-            print(_line(len(solutions), fractions, solution, plain), flush=True)
+            print(_line(len(solutions), fractions, solution, model._groups_name), flush=True)
     result = _collect(model, fractions, problem.beta_max, solutions)
     _warn_unless_converged(solutions, result.worst_gap, model.tol)
     return result
@@ -331,9 +330,8 @@ def _problem(
     return model._problem(data)
 
 
-def _line(number: int, fractions: Array, solution: Solution, plain: bool) -> str:
+def _line(number: int, fractions: Array, solution: Solution, what: str) -> str:
     used = np.count_nonzero(np.any(solution.Z, axis=(1, 2)))
-    what = "tokens" if plain else "(gate, token)"
     return (
         f"[attention_path] beta {number:3d} of {len(fractions)}  {fractions[number - 1]:8.4f} "
         f"beta_max  {solution.trace[-1].seconds:8.2f} s  "
