@@ -92,7 +92,8 @@ def test_masks_and_weights():
     assert model.certificate_.primal == pytest.approx(primal, rel=1e-12)
     predicted = model.predict(masked.X, mask=masked.mask)
     expected = masked.scores(model.coef_, model.intercept_)
-    np.testing.assert_allclose(predicted, expected, atol=1e-11)
+    np.testing.assert_allclose(predicted[masked.mask], expected[masked.mask], atol=1e-11)
+    assert np.all(np.isnan(predicted[~masked.mask]))
     score = model.score(masked.X, masked.Y, **arguments)
     assert 0.3 < score < 1
     filled = np.where(masked.mask[:, :, None], masked.Y, 1e9)  # padding is not looked at

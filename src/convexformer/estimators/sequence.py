@@ -300,17 +300,19 @@ class ConvexSequenceRegressor(RegressorMixin, Refittable, BaseEstimator, Persist
         ----------
         X : array-like of shape (n_samples, n_tokens, n_channels)
         mask : array-like of shape (n_samples, n_tokens), optional
-            True where a token is real. Predictions at padding mean nothing.
+            True where a token is real.
 
         Returns
         -------
         ndarray of shape (n_samples, n_tokens, n_outputs)
+            NaN at padding.
         """
         check_is_fitted(self)
-        design = TokenDesign(*self._read_tokens(X, mask, reset=False))
+        X, mask = self._read_tokens(X, mask, reset=False)
         T = to_tokens(self.coef_)  # (n, d, n, c)
-        F = design.predict(T.reshape(*T.shape[:2], -1))
-        return F.reshape(-1, *T.shape[2:]) + self.intercept_
+        F = TokenDesign(X, mask).predict(T.reshape(*T.shape[:2], -1))
+        F = F.reshape(-1, *T.shape[2:]) + self.intercept_
+        return F if mask is None else np.where(mask[:, :, None], F, np.nan)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> float:
         """Coefficient of determination R² over all real positions, mean over outputs.
