@@ -95,6 +95,9 @@ def test_one_of_several_outputs(several):
     np.testing.assert_array_equal(display.coef, several.coef_[[1]])
     with pytest.raises(ValueError, match="one output and there are 3"):
         TokenMapDisplay.from_estimator(several, kind="channels")
+    for wrong in (5, "a", 1.0):
+        with pytest.raises(ValueError, match=r"output must be the index of .*, 0 to 2; got"):
+            TokenMapDisplay.from_estimator(several, output=wrong)
 
 
 def test_given_axes_are_used(binary):

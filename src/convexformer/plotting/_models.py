@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,3 +91,13 @@ class Subject:
             features = [str(name) for name in self.before.get_feature_names_out()]
             return split_names(features, n_tokens)
         return tokens, channels
+
+
+def check_index(output: Any, count: int) -> None:
+    """Raise unless `output` is the index of one of `count` outputs."""
+    whole = isinstance(output, numbers.Integral) and not isinstance(output, bool)
+    if not whole or not -count <= int(output) < count:
+        raise ValueError(
+            f"output must be the index of one of the model's outputs, 0 to {count - 1}; got "
+            f"{output!r}."
+        )

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from mpl_toolkits.axes_grid1 import make_axes_locatable
 from numpy.typing import ArrayLike, NDArray
 
-from ._models import Subject
+from ._models import Subject, check_index
 from ._style import (
     ACCENT,
     FAINT,
@@ -169,6 +169,7 @@ class TokenMapDisplay:
             tokens, channels = known[0] if tokens is None else tokens, channels or known[1]
         names, unit = subject.outputs(outputs, len(coef))
         if output is not None:
+            check_index(output, len(coef))
             names = [names_for(names, len(coef), "", "outputs")[output]]
             coef = coef[[output]]
         display = cls(
