@@ -41,13 +41,14 @@ def test_fit_for_people(run, npz, tmp_path):
     assert "Certified optimum" in result.stdout and "body" in result.stdout
 
 
-def test_fit_options_reach_the_estimator(run, npz, tmp_path):
+@pytest.mark.parametrize("penalty", ["token", "nuclear"])
+def test_fit_options_reach_the_estimator(run, npz, tmp_path, penalty):
     out = tmp_path / "m.safetensors"
-    options = ("--task", "regression", "--penalty", "token", "--tol", "1e-4", "--max-time", "9")
+    options = ("--task", "regression", "--penalty", penalty, "--tol", "1e-4", "--max-time", "9")
     run("fit", npz, "--target", "y", "--out", out, *options)
     model = cf.load_model(out)
     assert isinstance(model, cf.ConvexAttentionRegressor)
-    assert (model.penalty, model.tol, model.max_time) == ("token", 1e-4, 9.0)
+    assert (model.penalty, model.tol, model.max_time) == (penalty, 1e-4, 9.0)
 
 
 def test_fit_by_cross_validation(run, run_json, csv, tmp_path):
@@ -216,6 +217,18 @@ def test_explain_a_gated_model(run, run_json, arrays, tmp_path):
     assert "of 6 gates are used" in run("explain", tmp_path / "g.safetensors").stdout
 
 
+def test_explain_cuts_nothing_where_lines_are_short(run, arrays, tmp_path, monkeypatch):
+    model = cf.ConvexTransformerClassifier(0.2, n_gates=5, random_state=0, tol=1e-3)
+    model.fit(arrays["X"], arrays["kind"])
+    model.channel_names_ = np.array(["hydrophobicity", "charge at neutral pH"])
+    model.save(tmp_path / "g.safetensors")
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("explain", tmp_path / "g.safetensors").stdout
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+    row = next(line.split() for line in shown.splitlines() if line.startswith("1 "))
+    assert row[1] == f"{model.token_norms_[1]:#.3g}"
+
+
 def test_explain_with_other_names_and_a_figure(run, model, tmp_path):
     figure = tmp_path / "map.png"
     out = run("explain", model, "--tokens", "A,B,C", "--channels", "p,q", "--figure", figure).stdout
@@ -247,6 +260,12 @@ def snapshot(folder):
         ("fit none.npz --target y --out m.st", "there is no file"),
         ("fit data.npz --target z --out m.st", "no array 'z'; it holds"),
         ("fit data.npz --target y --out old.st", "old.st exists; use --force"),
+        ("fit none.npz --target y --out old.st", "there is no file"),
+        ("fit data.npz --target z --out old.st", "no array 'z'; it holds"),
+        ("path data.npz --target z --out old.csv", "no array 'z'; it holds"),
+        ("predict good.st none.npz --out old.csv", "there is no file none.npz"),
+        ("predict good.st data.npz --out old.csv", "old.csv exists; use --force"),
+        ("fit data.npz --target X --out m.st", "ConvexSequenceRegressor, or tokens=Offsets"),
         ("fit data.npz --target y --out no/m.st", "does not exist; create it"),
         ("fit data.npz --target y --out data.npz/m.st", "does not exist; create it"),
         ("fit data.npz --target y --out folder --force", "is a directory"),

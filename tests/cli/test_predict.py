@@ -49,5 +49,9 @@ def test_models_of_positions_are_explained_but_predict_no_table(
     model = cf.ConvexAttentionRegressor(0.3, tokens=cf.Offsets(-1, 1, landmarks=["mean"]))
     model.fit(arrays["X"], np.roll(arrays["X"], 1, axis=1)[:, :, 0]).save(out)
     assert run_json("explain", out)["tokens"][0] == "-1"
-    assert "predicts every position" in run("predict", out, npz, "--out", file, code=2).stderr
+    sequence = tmp_path / "sequence.safetensors"
+    cf.ConvexSequenceRegressor(0.3).fit(arrays["X"], arrays["X"]).save(sequence)
+    for saved, what in ((out, "tokens=Offsets"), (sequence, "ConvexSequenceRegressor")):
+        error = run("predict", saved, npz, "--out", file, code=2).stderr
+        assert f"this model ({what}) predicts every position" in error
     assert not file.exists()

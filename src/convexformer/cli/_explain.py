@@ -111,14 +111,18 @@ def _reads(
 
 
 def _table(result: dict[str, Any], most: int = 20) -> Table:
+    from rich.columns import Columns
+
     from ._words import bar, plain_table
 
     norms = result["token_norms"]
     several = result["n_outputs"] > 1
     table = plain_table("token", "norm", "", "reads mostly", right=("norm",))
+    table.columns[-1].no_wrap = False  # where lines are short, this column alone gives way
     for token in result["tokens"][:most]:
-        words = Text("  ").join(_term(term, several) for term in result["reads"][token])
-        length = bar(norms[token], max(norms.values()), 16)
+        terms = [_term(term, several) for term in result["reads"][token]]
+        words = Columns(terms, padding=(0, 2, 0, 0))  # as many beside each other as there is room
+        length = bar(norms[token], max(norms.values()), 10)
         table.add_row(Text(token, "bold"), f"{norms[token]:#.3g}", length, words)
     if len(norms) > most:
         table.add_row(Text(f"and {len(norms) - most} more", "dim"))

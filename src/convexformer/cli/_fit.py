@@ -67,7 +67,6 @@ def fit(
     """Fit a model to a certified global optimum (and from there, with --refit) and save it."""
     if cv is not None and beta is not None:
         raise InputError("--cv chooses beta; give --cv or --beta, not both.")
-    check_output(out, force)
     from ._data import choose_task, read_samples, scaled_weights
     from ._names import remember_names
     from ._words import describe
@@ -75,10 +74,11 @@ def fit(
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
+    kind = choose_task(samples.y, task.value, target)
+    check_output(out, force)  # after the reading: a wrong input is the mistake to name first
     weights = scaled_weights(samples, scale)
     if not json:
         tell(samples.notes)
-    kind = choose_task(samples.y, task.value, target)
     # With n_tokens the model also reads the table it came from, 2-D as that is.
     common = {"n_tokens": samples.X.shape[1]} if samples.X.ndim == 3 else {}
     common |= {"token_weights": weights, "penalty": penalty.value, "tol": tol, "max_time": max_time}

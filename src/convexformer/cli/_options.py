@@ -22,6 +22,7 @@ class Penalty(StrEnum):
 
     token_output = "token-output"
     token = "token"
+    nuclear = "nuclear"
 
 
 Data = Annotated[
@@ -61,7 +62,10 @@ Scale = Annotated[
 ]
 PenaltyOption = Annotated[
     Penalty,
-    typer.Option("--penalty", help="token: all outputs share their tokens."),
+    typer.Option(
+        "--penalty",
+        help="token: all outputs share their tokens; nuclear: and few directions of each token.",
+    ),
 ]
 Tol = Annotated[float, typer.Option(help="Relative duality gap at which to stop.")]
 MaxTime = Annotated[float | None, typer.Option(help="Most seconds to spend.")]

@@ -56,7 +56,6 @@ def path(
     json: opt.Json = False,
 ) -> None:
     """Fit models for many betas and show in which order tokens enter."""
-    files = [] if out is None else _outputs(out, force)
     from convexformer import attention_path
 
     from ._data import choose_task, read_samples, scaled_weights
@@ -64,10 +63,11 @@ def path(
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
+    kind = choose_task(samples.y, task.value, target)
+    files = [] if out is None else _outputs(out, force)
     weights = scaled_weights(samples, scale)
     if not json:
         tell(samples.notes)
-    kind = choose_task(samples.y, task.value, target)
     start = time.perf_counter()
     with live("following the path") as report:
         solved = attention_path(

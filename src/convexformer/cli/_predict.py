@@ -24,7 +24,6 @@ def predict(
     model: Model, data: Data, out: Out, force: opt.Force = False, json: opt.Json = False
 ) -> None:
     """Predict with a saved model."""
-    check_output(out, force)
     if not model.is_file():
         raise InputError(f"there is no file {model}.")
     import pandas as pd
@@ -34,12 +33,15 @@ def predict(
     from ._data import read_inputs
 
     fitted = load_model(model)
-    if getattr(fitted, "tokens", "absolute") != "absolute":
+    by_offset = getattr(fitted, "tokens", "absolute") != "absolute"
+    if by_offset or hasattr(fitted, "attention_maps_"):
+        what = "tokens=Offsets" if by_offset else type(fitted).__name__
         raise InputError(
-            "this model (tokens=Offsets) predicts every position of a sequence, which is no table. "
+            f"this model ({what}) predicts every position of a sequence, which is no table. "
             "Load it in Python with convexformer.load_model and call its predict."
         )
     X, mask = read_inputs(data, getattr(fitted, "feature_names_in_", None))
+    check_output(out, force)
     columns = _named("prediction", fitted.predict(X, mask=mask), None)
     if hasattr(fitted, "predict_proba"):
         probabilities = fitted.predict_proba(X, mask=mask)
