@@ -346,6 +346,6 @@ def test_clone_copy_pickle_repr(X, labels):
     with pytest.raises(NotFittedError):
         clone(model).predict(X)
     with pytest.raises(NotFittedError, match="not fitted yet and has no certificate_"):
-        clone(model).certificate_
+        _ = clone(model).certificate_
     assert "beta=0.2" in repr(model)
     assert "ConvexAttentionClassifier" in model._repr_html_()

@@ -66,7 +66,7 @@ def test_tokens_have_their_own_names(data):
 def test_a_model_is_no_path(data):
     model = ConvexAttentionRegressor()
     for wrong in (model, model.fit(*data)):
-        with pytest.raises(ValueError, match="got ConvexAttentionRegressor.*from_estimator"):
+        with pytest.raises(ValueError, match=r"got ConvexAttentionRegressor.*from_estimator"):
             PathDisplay.from_path(wrong)
 
 
