@@ -1,9 +1,12 @@
 """TokenMapDisplay: the right numbers in the right places, under the right names."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -13,6 +16,7 @@ from convexformer import (
     ConvexSequenceRegressor,
     ConvexTransformerClassifier,
     ConvexTransformerRegressor,
+    PooledTokens,
     TokenMapDisplay,
     TokenScaler,
 )
@@ -265,3 +269,42 @@ def test_matrix_targets_have_no_token_map():
     model = ConvexSequenceRegressor(0.3).fit(X, X[:, ::-1])
     with pytest.raises(ValueError, match="ConvexSequenceRegressor has no tokens that all targets"):
         TokenMapDisplay.from_estimator(model)
+
+
+@pytest.mark.parametrize("steps", [[PooledTokens()], [TokenScaler(), PooledTokens()]])
+def test_pooled_tokens_have_names(steps):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 5, 3))
+    pipeline = make_pipeline(*steps, ConvexAttentionRegressor()).fit(X, X[:, 0, 0])
+
+    def names(model, **options):
+        return TokenMapDisplay.from_estimator(model, **options).token_names
+
+    assert names(pipeline) == ["0", "1", "2", "3", "4", "mean", "log-std"]
+    assert names(pipeline, tokens=TOKENS) == [*TOKENS, "mean", "log-std"]
+    assert names(pipeline, tokens=list("ABCDEFG")) == list("ABCDEFG")
+    table = pd.DataFrame(X[:, :, 0], columns=TOKENS)
+    assert names(clone(pipeline).fit(table, X[:, 0, 0])) == [*TOKENS, "mean", "log-std"]
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["-1", "0", "+1", "mean", "separators"],
+        [f"{0.32 * k:.2f} s" for k in range(8)],
+        [f"position {k}" for k in range(40)],
+        [str(k) for k in range(100)],
+        list("ABCDE"),
+    ],
+)
+def test_names_do_not_overlap(names, own):
+    ax = None if own else plt.figure(figsize=(4, 3)).add_subplot()
+    coef = np.random.default_rng(0).normal(size=(1, len(names), 3))
+    display = TokenMapDisplay(coef, token_names=names).plot(ax)
+    display.figure_.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in display.ax_.get_xticklabels()]
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+    assert len(boxes) >= min(len(names), 20)
+    if names == list("ABCDE"):  # nothing is turned that need not be
+        assert display.ax_.get_xticklabels()[0].get_rotation() == 0

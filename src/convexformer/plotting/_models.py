@@ -84,13 +84,41 @@ class Subject:
         steps = [] if self.before is None else [step for _, step in self.before.steps]
         return any(getattr(step, "with_std", False) for step in steps)
 
-    def names(self, n_tokens: int) -> tuple[list[str] | None, list[str] | None]:
-        """Names of tokens and channels: the model's own, or what the steps before it tell."""
+    def names(
+        self, n_tokens: int, given: Sequence[Any] | None = None
+    ) -> tuple[list[str] | None, list[str] | None]:
+        """Names of tokens and channels: those given, the model's own, or what steps before tell.
+
+        Where a step adds tokens (PooledTokens), names may be `given` for those that it reads.
+        """
         tokens, channels = model_names(self.model, n_tokens)
-        if tokens is None and hasattr(self.before, "feature_names_in_"):
-            features = [str(name) for name in self.before.get_feature_names_out()]
-            return split_names(features, n_tokens)
-        return tokens, channels
+        at, step = self._adding
+        if tokens is None and step is None:
+            tokens, channels = self._names_before(None, n_tokens)
+        elif tokens is None:
+            read, channels = self._names_before(at, step.n_tokens_)
+            if given is not None and len(given) == step.n_tokens_:
+                read, given = [str(name) for name in given], None
+            tokens = step.token_names_out(read or [str(k) for k in range(step.n_tokens_)])
+        return tokens if given is None else list(given), channels
+
+    @property
+    def _adding(self) -> tuple[int, Any]:
+        """The last step that adds tokens, and where it stands."""
+        steps = [] if self.before is None else [step for _, step in self.before.steps]
+        adding = [at for at, step in enumerate(steps) if hasattr(step, "token_names_out")]
+        return (adding[-1], steps[adding[-1]]) if adding else (0, None)
+
+    def _names_before(
+        self, at: int | None, n_tokens: int
+    ) -> tuple[list[str] | None, list[str] | None]:
+        """Names of tokens and channels as step `at` reads them, of tables."""
+        if not hasattr(self.before, "feature_names_in_"):
+            return None, None
+        features = self.before.feature_names_in_
+        if at != 0:
+            features = self.before[:at].get_feature_names_out(features)
+        return split_names([str(name) for name in features], n_tokens)
 
 
 def check_index(output: Any, count: int) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -178,6 +181,30 @@ def short(value: float) -> str:
 def wrapped(text: str, rows: int) -> str:
     """`text` in lines that are not much longer than `rows` rows of a heat map are high."""
     return textwrap.fill(text, width=max(20, int(3.6 * rows)))
+
+
+@dataclass(frozen=True)
+class NamesBelow:
+    """How names stand under cells of a map."""
+
+    step: int  # every how many of them are shown
+    turned: bool
+    size: float  # of the font, points
+    depth: float  # points that they reach down
+
+    @classmethod
+    def of(cls, names: Sequence[str], room: float) -> NamesBelow:
+        """Beside each other where cells of `room` inches allow; else turned, and at worst thinned.
+
+        Widths are estimates: a character is about 0.62 times as wide as its font is high.
+        """
+        longest, size = max(map(len, names)), 9.5
+        beside = max((len(a) + len(b) for a, b in pairwise(names)), default=0) / 2
+        if 0.62 * size * (beside + 1) <= 72 * room:  # one character apart
+            return cls(1, False, size, 1.2 * size)
+        size = 9.0 if 72 * room >= 12 else 7.5
+        step = math.ceil(1.2 * size / (72 * room))
+        return cls(step, True, size, 0.62 * size * longest)
 
 
 def spread(positions: ArrayLike, space: float, low: float, high: float) -> NDArray[np.float64]:

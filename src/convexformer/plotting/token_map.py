@@ -19,6 +19,7 @@ from ._style import (
     FAINT,
     INK,
     MUTED,
+    NamesBelow,
     bare,
     certificate_line,
     fit_page,
@@ -38,9 +39,10 @@ Kind = Literal["auto", "bars", "channels", "outputs", "gates"]
 KINDS = ("auto", "bars", "channels", "outputs", "gates")
 MANY_GATES = 40  # of those in use, the strongest are drawn
 MANY_CHANNELS = 64  # beyond this, rows of a heat map can no longer be told apart
-MANY_TOKENS = 24  # beyond this, names are turned and values no longer printed
+MANY_TOKENS = 24  # beyond this, values are no longer printed
 BARS_INCHES = 0.9
-NO_TOKENS = 80  # beyond this, only some of the names are printed
+BAR_INCHES = (0.11, 0.15)  # width of the colour bar, and of the gap before it
+NO_TOKENS = 80  # beyond this, no lines are drawn between cells
 
 
 class TokenMapDisplay:
@@ -165,8 +167,8 @@ class TokenMapDisplay:
         subject = Subject.of(estimator)
         coef = subject.coef
         if coef.ndim > 2:
-            known = subject.names(coef.shape[-2])
-            tokens, channels = known[0] if tokens is None else tokens, channels or known[1]
+            tokens, known = subject.names(coef.shape[-2], tokens)
+            channels = channels or known
         names, unit = subject.outputs(outputs, len(coef))
         if output is not None:
             check_index(output, len(coef))
@@ -256,13 +258,11 @@ class TokenMapDisplay:
         if kind != "bars":
             self.bars_ax_ = self._divider.append_axes("top", BARS_INCHES, pad=0.06, sharex=self.ax_)
         self._bars()
-        self._tokens_axis()
+        below = self._tokens_axis()
         self.bars_ax_.set_title(self._message() if title is None else title)
         if self.certificate is not None:
-            turned = len(self.token_names) > MANY_TOKENS
-            longest = max(map(len, self.token_names))
-            drop = 32 + 4.8 * longest if turned else 40  # turned names hang down
-            footnote(self.ax_, certificate_line(self.certificate, self.refitted), drop=drop)
+            line = certificate_line(self.certificate, self.refitted)
+            footnote(self.ax_, line, drop=30 + below.depth)
         if ax is None:
             fit_page(self.ax_)
         return self
@@ -326,9 +326,9 @@ class TokenMapDisplay:
         ax.set_ylim(len(names) - 0.5, -0.5)
         ax.set_yticks(range(len(names)), names)
         bare(ax)
-        bar = self.figure_.colorbar(
-            self.image_, cax=self._divider.append_axes("right", 0.11, pad=0.15)
-        )
+        width, pad = BAR_INCHES
+        cax = self._divider.append_axes("right", width, pad=pad)
+        bar = self.figure_.colorbar(self.image_, cax=cax)
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0, labelsize=8)
         bar.ax.locator_params(nbins=5)
@@ -365,17 +365,19 @@ class TokenMapDisplay:
         ax.spines["bottom"].set_color(FAINT)
         ax.set_ylabel(self._norm, fontsize=9, color=MUTED)
 
-    def _tokens_axis(self) -> None:
+    def _tokens_axis(self) -> NamesBelow:
         """Names under the map; those of unused tokens are pale."""
         n = len(self.token_names)
-        shown = range(0, n, -(-n // NO_TOKENS))
-        turned = n > MANY_TOKENS
+        inches = self.ax_.get_position(original=True).width * self.figure_.get_figwidth()
+        inches -= 0.0 if self.image_ is None else sum(BAR_INCHES)
+        below = NamesBelow.of(self.token_names, inches / n)
+        shown = range(0, n, below.step)
         self.ax_.set_xlim(-0.5, n - 0.5)
         self.ax_.set_xticks(
             shown,
             [self.token_names[k] for k in shown],
-            rotation=90 if turned else 0,
-            fontsize=7.5 if turned else 9.5,
+            rotation=90 if below.turned else 0,
+            fontsize=below.size,
         )
         self.ax_.tick_params(axis="x", length=0, labelbottom=True)
         self.ax_.set_xlabel("tokens")
@@ -384,6 +386,7 @@ class TokenMapDisplay:
             label.set_color(INK if used else "#a5abb6")
         if self.bars_ax_ is not self.ax_:
             self.bars_ax_.tick_params(axis="x", length=0, labelbottom=False)
+        return below
 
     def _message(self) -> str:
         used, n = self.tokens_used, len(self.token_names)
