@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -96,11 +97,28 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a live line says: an estimator calls it with trace points, and tells it of folds."""
+
+    what: str
+    groups: str  # what the solver counts as active
+    show: Callable[[str], None]
+
+    def __call__(self, point: Any) -> None:
+        gap = f"relative gap [bold]{point.relative_gap:.1e}[/]"
+        self.show(f"{self.what}  {gap}  {point.n_active} {self.groups}")
+
+    def step(self, words: str) -> None:
+        """Say how far cross-validation has come."""
+        self.show(f"{self.what}  {words}")
+
+
 @contextmanager
-def live(what: str) -> Iterator[Callable[[Any], None]]:
+def live(what: str, groups: str = "tokens") -> Iterator[Report]:
     """A line on stderr with the gap and the elapsed time, while the body runs.
 
-    Yields a function to be called with every trace point. Where stderr is no
+    Yields a report to be called with every trace point. Where stderr is no
     terminal, nothing is shown. Warnings of the library are printed afterwards, one line each.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -112,12 +130,7 @@ def live(what: str) -> Iterator[Callable[[Any], None]]:
         hidden = not console.is_terminal
         with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
             task = progress.add_task(what, total=None)
-
-            def report(point: Any) -> None:
-                line = f"{what}  relative gap [bold]{point.relative_gap:.1e}[/]"
-                progress.update(task, description=f"{line}  {point.n_active} tokens")
-
-            yield report
+            yield Report(what, groups, lambda line: progress.update(task, description=line))
     told = [w.message for w in caught if issubclass(w.category, UserWarning)]
     for message in dict.fromkeys(" ".join(str(text).split()) for text in told):
         err().print(f"[{STYLES['warn']}]warning:[/] ", end="")

@@ -87,7 +87,7 @@ def fit(
         common |= {"n_gates": gates, "random_state": seed}
     model = _estimator(kind, beta, cv, common)
     start = time.perf_counter()
-    with live("fitting") as report:
+    with live("fitting", "tokens" if gates is None else "(gate, token) pairs") as report:
         model.set_params(verbose=report)
         model.fit(samples.X, samples.y, sample_weight=samples.sample_weight, mask=samples.mask)
     seconds = time.perf_counter() - start

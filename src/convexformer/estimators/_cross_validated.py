@@ -151,8 +151,9 @@ class CrossValidated(ConvexAttention, Persistent):
                     name: _rows(value, test, len(data.samples))
                     for name, value in score_params.items()
                 },
+                f"fold {k + 1} of {len(folds)}",
             )
-            for train, test in folds
+            for k, (train, test) in enumerate(folds)
         )
         results = []
         for result in Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs):

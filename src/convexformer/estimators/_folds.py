@@ -38,6 +38,7 @@ def score_fold(
     fractions: Array,
     scorer: Scorer | None,
     score_params: dict[str, Any],
+    name: str = "fold",
 ) -> FoldResult:
     """Solve the path of a fold's training part and score every model on its test part.
 
@@ -66,12 +67,15 @@ def score_fold(
     judge = _judge(estimator, test_part, scorer, score_params)
     scores, gaps, converged = [], [], True
     fitted: Solution | Refitted | None = None
+    step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
     for solution in path:
         fitted = estimator._refitted(problem, solution, fitted)  # what is used is what is scored
         full = fitted if not len(missing) else _embed(fitted, solvable, fill)
         scores.append(judge(copy.copy(estimator)._keep(full)))
         gaps.append(solution.certificate.relative_gap)
         converged &= solution.converged
+        if step is not None:
+            step(f"{name}, beta {len(scores)} of {len(fractions)}")
     seconds = time.perf_counter() - start
     return FoldResult(np.array(scores), max(gaps), converged, seconds, missing)
 

@@ -49,7 +49,8 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         Most seconds for each fold's path, and for the final fit.
     verbose : bool or callable, default=False
         True prints a line per fold, and one per iteration of the final fit; a callable receives the
-        latter, as in :class:`ConvexAttentionRegressor`.
+        latter, as in :class:`ConvexAttentionRegressor`, and through its method `step`, if it
+        has one, a line of text per fold and beta.
 
     Attributes
     ----------
@@ -169,7 +170,8 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         Most seconds for each fold's path, and for the final fit.
     verbose : bool or callable, default=False
         True prints a line per fold, and one per iteration of the final fit; a callable receives the
-        latter, as in :class:`ConvexAttentionClassifier`.
+        latter, as in :class:`ConvexAttentionClassifier`, and through its method `step`, if it
+        has one, a line of text per fold and beta.
 
     Attributes
     ----------
