@@ -153,7 +153,7 @@ def test_maps_find_who_reads_whom():
 
 
 def test_parts_are_the_heads_of_the_network(model):
-    parts = model.parts()
+    parts = model._parts()
     np.testing.assert_allclose(parts.A - parts.B, model.coef_, atol=1e-14)
     heads = recover_sequence_heads(parts.A, parts.B, model.attention)
     assert decay(heads) / 2 == pytest.approx(np.sum(parts.a + parts.b), rel=1e-12)

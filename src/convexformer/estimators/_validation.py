@@ -100,7 +100,7 @@ def check_tokens(
     if rank == 2:
         X = _cut(X, estimator.n_tokens)
     else:
-        _check_3d(X, estimator.n_tokens)
+        _check_3d(X, getattr(estimator, "n_tokens", None))  # some read nothing but 3-D
         if reset:
             estimator.n_features_in_ = X.shape[1] * X.shape[2]
             if hasattr(estimator, "feature_names_in_"):  # of an earlier fit on a table

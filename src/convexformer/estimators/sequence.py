@@ -147,8 +147,6 @@ class ConvexSequenceRegressor(RegressorMixin, Refittable, BaseEstimator, Persist
     _saved_arrays = ("coef_", "intercept_")
     _saved_values = ("n_iter_", "n_tokens_", "n_channels_", "n_outputs_", "n_features_in_")
 
-    n_tokens = None  # 3-D input says how many there are
-
     coef_: Array
     intercept_: Array
 
@@ -338,14 +336,10 @@ class ConvexSequenceRegressor(RegressorMixin, Refittable, BaseEstimator, Persist
         weights = np.broadcast_to(weight[:, None], real.shape)[real]
         return float(r2_score(Y[real], F[real], sample_weight=weights))
 
-    def parts(self) -> AttentionParts:
+    def _parts(self) -> AttentionParts:
         """Coefficients as a difference of nonnegative parts, ``coef_ = A - B``.
 
-        Returns
-        -------
-        AttentionParts
-            ``A``, ``B`` of the shape of `coef_`, and their (largest) row sums ``a``, ``b`` of shape
-            (n_channels, n_outputs): the heads of the network are ``A / a`` and ``B / b``.
+        Their (largest) row sums are ``a``, ``b``; heads of the network are ``A / a``, ``B / b``.
         """
         check_is_fitted(self)
         return AttentionParts.of(self.coef_, self.attention)
@@ -353,7 +347,7 @@ class ConvexSequenceRegressor(RegressorMixin, Refittable, BaseEstimator, Persist
     @property
     def attention_maps_(self) -> AttentionMaps:
         """Attention maps of the equivalent network, and one over all of them."""
-        parts = self.parts()
+        parts = self._parts()
         mass = np.abs(self.coef_).sum(axis=(0, 1))
         return AttentionMaps(
             _over(parts.A, parts.a[:, :, None, None]),
@@ -376,7 +370,7 @@ class ConvexSequenceRegressor(RegressorMixin, Refittable, BaseEstimator, Persist
         convexformer.nn.SequenceAttention
             Needs PyTorch: ``pip install "convexformer[nn]"``.
         """
-        parts = self.parts()
+        parts = self._parts()
         from ..nn import to_sequence_network  # torch only where it is asked for
 
         intercept = self.intercept_ if self.fit_intercept else None
