@@ -2,13 +2,22 @@
 
 import itertools
 import time
+import warnings
 
 import numpy as np
 import pytest
 from tests.generated import FRACTIONS, small
 from tests.raw import LOSSES, Raw
 
-from convexformer.problem import GatedDesign
+from convexformer.problem import (
+    GatedDesign,
+    Logistic,
+    Nuclear,
+    Problem,
+    Squared,
+    TokenDesign,
+    TokenOutput,
+)
 from convexformer.solvers import Solution, TracePoint, path_betas, solve, solve_path
 
 NAMES = list(LOSSES)
@@ -359,6 +368,38 @@ def test_correlations_that_are_rounding_count_as_none(name, gated):
     assert problem.beta_max == 0
     found = solve(problem, 0.0)
     assert not np.any(found.Z) and abs(found.certificate.relative_gap) <= 1e-12
+
+
+@pytest.mark.parametrize("seed", [16, 25, 34])
+def test_weights_of_very_different_size_do_not_stall_newton(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(100, 50, 3))
+    y = X.reshape(100, -1) @ rng.normal(size=(150, 1))
+    penalty = TokenOutput(10.0 ** rng.uniform(-1.5, 1.5, size=50))
+    problem = Problem(TokenDesign(X), Squared(), penalty, y)
+    found = solve(problem, 5e-4 * problem.beta_max, method="newton", max_iter=60)
+    assert found.converged
+
+
+@pytest.mark.parametrize("mean", [100.0, 1e3])
+def test_proximal_steps_survive_large_means(mean):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(110, 20, 7)) + mean * rng.normal(size=(1, 20, 7))
+    Y = 0.1 * X.reshape(110, -1) @ rng.normal(size=(140, 4)) + rng.normal(size=(110, 4))
+    problem = Problem(TokenDesign(X), Squared(), Nuclear(), Y)
+    assert solve(problem, 0.02 * problem.beta_max).converged
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e20])
+@pytest.mark.parametrize("width", [8, 60])  # factorised, and by conjugate gradients
+def test_sizes_whose_squares_leave_float32_do_no_harm(scale, width):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, width, 16))
+    y = np.sign(X[:, 0, :1] + X[:, 1, :1] + 0.5 * rng.normal(size=(900, 1)))
+    problem = Problem(TokenDesign(scale * X), Logistic(), TokenOutput(), y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert solve(problem, 0.05 * problem.beta_max).converged
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])

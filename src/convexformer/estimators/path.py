@@ -285,7 +285,7 @@ def _model(estimator: Any, settings: dict[str, Any], asked: Callable[..., Any]) 
     if estimator is None:
         return _described(**settings)
     known = inspect.signature(asked).parameters
-    given = [name for name, value in settings.items() if value is not known[name].default]
+    given = [name for name, value in settings.items() if repr(value) != repr(known[name].default)]
     if given:
         raise ValueError(
             f"An estimator brings its own settings; got {', '.join(given)} as well. Set them on "

@@ -51,11 +51,13 @@ class Curvature:
         N, p = design.n_samples, len(groups) * design.dim
         self.shape = (len(groups), design.dim, H.shape[1])
         self.A = np.empty((N, p), dtype=np.float32)
+        self.unit = 0.0  # a power of two near the largest entry: squares must fit float32
         for rows in row_slices(N, p):
             block = design.gather(rows, groups)
             if center is not None:
                 block -= center[groups].reshape(-1)
-            self.A[rows] = block
+            self.unit = self.unit or 2.0 ** np.ceil(np.log2(np.max(np.abs(block)) or 1.0))
+            self.A[rows] = block / self.unit
         self.weight, self.H, self.joint = weight[:, None], H, joint
         self.total = None
         if center is not None:
@@ -76,7 +78,8 @@ class Curvature:
 
     def apply(self, Z: Array) -> Array:
         """``A' H A Z``, shape of `Z` ``(groups, d, c)``."""
-        F = (self.A @ Z.reshape(-1, self.shape[2]).astype(np.float32)).astype(float)
+        Z_flat = (self.unit * Z).reshape(-1, self.shape[2])
+        F = (self.A @ Z_flat.astype(np.float32)).astype(float)
         F = self._bend(F)
         if self.total is not None:
             e = F.sum(axis=0)
@@ -84,7 +87,7 @@ class Curvature:
                 F -= self._bend(np.broadcast_to(self.total @ e, F.shape))
             else:
                 F -= self._bend(e / np.where(self.total > 0, self.total, np.inf))
-        return (self.A.T @ F.astype(np.float32)).astype(float).reshape(Z.shape)
+        return self.unit * (self.A.T @ F.astype(np.float32)).astype(float).reshape(Z.shape)
 
     def blocks(self) -> Array:
         """Diagonal blocks ``A_k' diag(h_l) A_k``: ``(groups, c, d, d)``."""
@@ -95,7 +98,7 @@ class Curvature:
             A = self.A[:, k * d : (k + 1) * d]
             for j in range(c):
                 B[k, j] = A.T @ (h[:, j, None].astype(np.float32) * A)
-        return B
+        return self.unit**2 * B
 
 
 @dataclass
@@ -110,7 +113,7 @@ class SecularCG:
     penalty : Penalty
     weight : ndarray of shape (groups, 1)
         Its weights.
-    beta, bulk : float
+    beta, bulk, late
         As for :class:`~convexformer.solvers.secular.SecularNewton`.
     """
 
@@ -121,6 +124,7 @@ class SecularCG:
     weight: Array
     beta: float
     bulk: float
+    late: Callable[[], bool]
 
     def minimise(self, target: float, max_iter: int = 30) -> tuple[Array, bool]:
         """Coefficients whose model gap is below `target`, and whether it was reached."""
@@ -131,7 +135,7 @@ class SecularCG:
         Z, g = self._ridge(eta, self.Z0)
         best, least, value = Z, self._gap(Z, g), self._value(Z, g)
         for step in range(max_iter):
-            if least <= target and step > 0:
+            if (least <= target and step > 0) or self.late():
                 break
             move = self._direction(eta, g)
             for halvings in range(8):
@@ -220,11 +224,6 @@ class SecularCG:
         M = s2 * self.blocks + rest
         size = np.trace(M, axis1=2, axis2=3)[:, :, None, None]
         return np.linalg.inv(M + 1e-6 * size * np.eye(M.shape[2]))
-
-    @property
-    def products_per_solve(self) -> float:
-        """What conjugate gradients took, on average."""
-        return self.products / max(self.solves, 1)
 
     def _solve(
         self,

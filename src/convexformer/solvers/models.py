@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 KERNEL_RATIO = 1.2  # sample space from this many coefficients per sample
-LARGE, LARGE_JOINT = 700, 6000  # unknowns from which conjugate gradients are tried first
+LARGE, LARGE_JOINT = 700, 1500  # unknowns from which conjugate gradients are tried first
 LARGEST_FACTOR = 4000  # unknowns up to which factorisations may be the faster
 LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
 CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 12e9, 50e9  # bytes, bytes and flops a second
@@ -45,6 +46,7 @@ class SecondOrderModel:
     damping: float
     precise: bool  # form curvature in float64, however large
     work: Workspace
+    late: Callable[[], bool]  # whether time is up
 
     def __post_init__(self) -> None:
         self.groups: Groups = np.flatnonzero(np.any(self.working, axis=1))
@@ -62,7 +64,7 @@ class SecondOrderModel:
         if self._try_cg:
             steps = self._secular_cg()
             Z[groups], reached = steps.minimise(target)
-            self.work.factorise |= self._too_many(steps.products_per_solve)
+            self.work.factorise |= self._too_many(steps)
             if reached or self._size > LARGEST:
                 return Z
         if problem.loss.quadratic:
@@ -76,7 +78,8 @@ class SecondOrderModel:
             systems = self._outlier_systems()
         else:
             systems = self._systems()
-        z = SecularNewton(systems, radius, self.beta, self.at.loss).minimise(eta, target)
+        newton = SecularNewton(systems, radius, self.beta, self.at.loss, self.late)
+        z = newton.minimise(eta, target)
         Z[groups] = self._unpack(z)
         return Z
 
@@ -86,15 +89,19 @@ class SecondOrderModel:
         large = self._size > (LARGE_JOINT if self._joint else LARGE)
         return large and self.problem.design.dim <= LARGEST_BLOCK and not self.work.factorise
 
-    def _too_many(self, products: float) -> bool:
-        """Whether so many products per solve cost more than factorisations would."""
-        if self._joint or self._size > LARGEST_FACTOR:
+    def _too_many(self, steps: SecularCG) -> bool:
+        """Whether the products that conjugate gradients took cost more than factorisations."""
+        if self._size > LARGEST_FACTOR:
             return False
-        entries = self.problem.design.n_samples * self._n_coefficients
+        N, c = self.problem.design.n_samples, self.problem.n_outputs
+        size, entries = self._size, N * len(self.groups) * self.problem.design.dim
+        if self._joint:  # a curvature of the model, and a few factorisations of it
+            factorisations = (N * size**2 + 8 * size**3 / 3) / SPEED
+            return steps.products * 4 * entries * c / SPEED > factorisations
+        # A step takes two solves or one factorisation, of what changed since the last.
         product = 8 * entries / (CACHE_SPEED if 4 * entries < CACHE else MEMORY_SPEED)
-        factorisation = (entries * self._size + self._size**3 / 3) / SPEED
-        # A step of either takes two solves or one factorisation, of what changed since the last.
-        return 5 * products * product > factorisation
+        factorisation = (entries * size + size**3 / 3) / SPEED
+        return 5 * steps.products / max(steps.solves, 1) * product > factorisation
 
     @property
     def _size(self) -> int:
@@ -126,6 +133,7 @@ class SecondOrderModel:
             problem.penalty.column(problem.shape[0])[self.groups],
             self.beta,
             self.at.loss,
+            self.late,
         )
 
     @property
@@ -159,7 +167,10 @@ class SecondOrderModel:
             Q = [self.work.grams.matrix(self.groups)]
         else:
             F, dtype = self.at.S + self.at.b, self._dtype
-            Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs, dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs, dtype)
+            if not all(np.all(np.isfinite(q)) for q in Q):  # beyond the range of float32
+                Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs)
         G, Z = self._pack(self.point.M[self.groups]), self._pack(self.at.Z[self.groups])
         n_cells = int(np.count_nonzero(self.cells))
         if len(Q) == 1:

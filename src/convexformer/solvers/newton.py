@@ -45,12 +45,14 @@ def minimise(
         floor, target = floor * worth, max(floor, 0.05 * stage_gap) * worth
         for tighter in (1.0, 1e-2, 1e-4):
             working = _working_set(problem, stage, at.Z, point)
-            model = SecondOrderModel(problem, stage, working, at, point, damping, precise, work)
+            model = SecondOrderModel(
+                problem, stage, working, at, point, damping, precise, work, clock.late
+            )
             found, t = _search(problem, stage, at, model.minimiser(tighter * target, floor), point)
-            if found is not None:
+            if found is not None or clock.late():
                 break
             damping, precise = 1.0, True
-        else:
+        if found is None:
             return at
         at = found
         damping = 0.1 * damping if t == 1.0 else min(1.0, max(10 * damping, 1e-3))

@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 
 CHECK_EVERY = 10  # iterations between certificates, which cost one more pass over X
 PATIENCE = 50  # certificates without progress before giving up
+ROUNDING = 1e-10  # relative rise of an objective that rounding explains, where means cancel
 
 
 def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock) -> Iterate:
@@ -37,7 +38,7 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
         new, lipschitz = _step(problem, beta, extrapolated, lipschitz)
         old = at.primal(problem, beta)
         # Near the optimum objectives agree to rounding while steps still close the gap.
-        if new.primal(problem, beta) > old + (1e-13 * abs(old) if extrapolated is at else 0.0):
+        if new.primal(problem, beta) > old + (ROUNDING * abs(old) if extrapolated is at else 0.0):
             if extrapolated is at:
                 break
             extrapolated, momentum = at, 1.0
@@ -62,7 +63,7 @@ def _step(problem: Problem, beta: float, at: Iterate, lipschitz: float) -> tuple
         new = Iterate.at(problem, Z, problem.scores(Z), at.b)
         D = Z - at.Z
         model = at.loss - np.sum(G * D) + 0.5 * lipschitz * np.sum(D * D)
-        if new.loss <= model + 1e-13 * abs(at.loss) or not np.any(D):
+        if new.loss <= model + 0.1 * ROUNDING * abs(at.loss) or not np.any(D):
             return new, lipschitz
         lipschitz *= 2.0
 

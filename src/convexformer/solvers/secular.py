@@ -14,6 +14,7 @@ at one eta is the business of a :class:`~convexformer.solvers.systems.System`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,10 +48,20 @@ class SecularNewton:
     beta : float
     bulk : float
         About the loss at the point of expansion; sizes the second-order part of the model's gap.
+    late : callable
+        Whether time is up.
     """
 
-    def __init__(self, systems: list[System], radius: Array, beta: float, bulk: float) -> None:
+    def __init__(
+        self,
+        systems: list[System],
+        radius: Array,
+        beta: float,
+        bulk: float,
+        late: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.systems, self.radius, self.beta, self.bulk = systems, radius, beta, bulk
+        self.late = late
 
     def minimise(self, eta: Array, target: float, max_iter: int = 100) -> Array:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
@@ -64,14 +75,16 @@ class SecularNewton:
         best, idle = at, 0
         for step in range(max_iter):
             # At least one step: the start fits the model's coefficients, but to an old eta.
-            if (at.gap <= target and step > 0) or idle >= 8:
+            if (at.gap <= target and step > 0) or idle >= 8 or self.late():
                 break
             new = self._step(at)
             if new is None:
                 break
+            falls = at.value - new.value > 0.01 * min(target, at.gap)  # the gap may be slower
             at = new
-            best, idle = (at, 0) if at.gap < 0.9 * best.gap else (best, idle + 1)
-        best = at if at.gap <= best.gap else best
+            better = at.gap < 0.9 * best.gap
+            best, idle = at if better else best, 0 if better or falls else idle + 1
+        best = at if at.gap <= best.gap or at.value < best.value - target else best
         return np.concatenate([state.z for state in best.states], axis=2)
 
     def _point(self, eta: Array) -> _Point:
@@ -93,7 +106,8 @@ class SecularNewton:
         # Newton on 1/||g|| = 1/radius, nearly linear in eta; else on the slope itself.
         rational = self.beta * norms**2 * (norms / radius - 1.0)
         plain = 0.5 * self.beta * (norms**2 - radius**2)
-        slack = 1e-13 * abs(at.value) + 2 * self.accuracy
+        exact = all(system.exact for system in self.systems)
+        slack = 1e-13 * abs(at.value) + (0.0 if exact else 2 * self.accuracy)
         for right in (rational, plain):
             move = bounded_quadratic(A, right, -eta)
             new = self._moved(at, cells, move)

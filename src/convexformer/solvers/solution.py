@@ -71,10 +71,13 @@ class Clock:
         """Seconds left, None if there is no limit."""
         return None if self.max_time is None else max(0.0, self.max_time - self.seconds)
 
+    def late(self) -> bool:
+        """Whether time is up."""
+        return self.max_time is not None and self.seconds >= self.max_time
+
     @property
     def expired(self) -> bool:
-        late = self.max_time is not None and self.seconds >= self.max_time
-        return late or self.n_iter >= self.max_iter
+        return self.late() or self.n_iter >= self.max_iter
 
     def record(self, relative_gap: float, Z: Array) -> None:
         active = int(np.count_nonzero(np.any(Z, axis=(1, 2))))

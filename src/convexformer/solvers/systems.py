@@ -43,8 +43,10 @@ class State:
 class System(Protocol):
     """A quadratic form whose coefficients fall into cells of equal size.
 
-    What is solved by iterations may be off by `accuracy` in the value of the form.
+    What is not solved exactly may be off by `accuracy` in the value of the form.
     """
+
+    exact: bool
 
     def solve(self, eta: Array, accuracy: float) -> State: ...
     def curvature(self, state: State, cells: Cells) -> Array: ...
@@ -62,6 +64,8 @@ class GramSystem:
         Cells are consecutive runs of ``p / n_cells`` coefficients.
     beta : float
     """
+
+    exact = True
 
     def __init__(self, Q: Array, B: Array, n_cells: int, beta: float) -> None:
         self.Q, self.B, self.beta = Q, B, beta
@@ -124,6 +128,8 @@ class KernelSystem:
     :math:`K = \sum_k \eta_k X_k X_k^\top / \beta`: no division by a curvature that may vanish.
     An intercept projects :math:`W^{1/2} 1` out on both sides.
     """
+
+    exact = False
 
     def __init__(
         self,
@@ -203,6 +209,8 @@ class JointKernelSystem:
     orthonormal basis of the complement of ``sqrt p``. Then ``v = r + C q`` and
     ``(I + C'KC) q = C'(f0 - K r)`` as in :class:`KernelSystem`, K block-diagonal over outputs.
     """
+
+    exact = True
 
     def __init__(
         self,
@@ -284,6 +292,8 @@ class OutlierSystem:
     delta is found by the same Newton steps as which tokens are in use. Cells are the tokens, then
     the samples of every output in turn; this system has the samples of one output.
     """
+
+    exact = True
 
     def __init__(
         self, kernels: Kernels, groups: Groups, weight: Array, y: Array, output: int, beta: float
