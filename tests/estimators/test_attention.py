@@ -275,14 +275,14 @@ def test_token_weights_are_scales(X, y):
 # Running ---------------------------------------------------------------------------------------
 
 
-def test_warm_start_reuses_the_solution(X, y):
-    cold = ConvexAttentionRegressor(beta=0.1, warm_start=True).fit(X, y)
+def test_warm_start_reuses_the_solution(X, labels):
+    cold = ConvexAttentionClassifier(beta=0.1, warm_start=True).fit(X, labels)
     n_iter, coef = cold.n_iter_, cold.coef_
-    warm = cold.fit(X, y)
+    warm = cold.fit(X, labels)
     assert warm.n_iter_ < n_iter
     np.testing.assert_allclose(warm.coef_, coef, atol=1e-3)
     assert warm.certificate_.relative_gap <= 1e-6
-    other = warm.fit(X[:, :3], y)  # another shape: a cold start, no error
+    other = warm.fit(X[:, :3], labels)  # another shape: a cold start, no error
     assert other.coef_.shape == (1, 3, 3)
     assert other.certificate_.relative_gap <= 1e-6
 

@@ -231,15 +231,6 @@ def test_early_stops_are_told(monkeypatch):
         ConvexAttentionClassifier(0.3, refit=True).fit(X, LABEL)
 
 
-def expected_failures(estimator):
-    if hasattr(estimator, "n_gates"):
-        # The check's X is positive, and gates are open alike: copies of columns, among which the
-        # certified optimum may choose any, and every choice has another refit.
-        name = "check_sample_weight_equivalence_on_dense_data"
-        return {name: "the optimum is not unique"}
-    return {}
-
-
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     [
@@ -247,8 +238,7 @@ def expected_failures(estimator):
         ConvexAttentionClassifier(refit=0.1, warm_start=True),
         ConvexAttentionRegressorCV(refit=True, n_betas=3, eps=0.1, cv=2),
         ConvexTransformerRegressor(refit=True, n_gates=3, random_state=0),
-    ],
-    expected_failed_checks=expected_failures,
+    ]
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
