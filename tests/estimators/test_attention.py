@@ -283,7 +283,7 @@ def test_warm_start_reuses_the_solution(X, labels):
     np.testing.assert_allclose(warm.coef_, coef, atol=1e-3)
     assert warm.certificate_.relative_gap <= 1e-6
     other = warm.fit(X[:, :3], labels)  # another shape: a cold start, no error
-    assert other.coef_.shape == (1, 3, 3)
+    assert other.coef_.shape == (3, 3, 3)
     assert other.certificate_.relative_gap <= 1e-6
 
 
