@@ -267,7 +267,8 @@ def test_results_say_what_was_done_and_the_page_shows_them(small, tmp_path):
 def job(model, seed, score, dataset="toy"):
     return {
         "dataset": dataset, "seed": seed, "model": model, "metric": "accuracy", "score": score,
-        "config": {}, "validation_scores": [], "seconds": 1.0, "fit_seconds": 0.5, "n_tokens": 4, "tokens_used": 2,
+        "config": {}, "validation_scores": [], "seconds": 1.0, "fit_seconds": 0.5,
+        "n_tokens": 4, "tokens_used": 2,
         "relative_gap": 1e-7 if model == "attention" else None, "worst_gap": 1e-6,
         "date": "2020-01-01 00:00", "environment": {},
     }  # fmt: skip
