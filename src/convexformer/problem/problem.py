@@ -9,6 +9,7 @@ same, the intercept moves by ``means . Z``, and second-order models stay well co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,9 +113,13 @@ class Problem:
 
     def output(self, index: int) -> Problem:
         """The problem of one output alone; together they are this one where outputs separate."""
+        return self.outputs([index])
+
+    def outputs(self, indices: Sequence[int] | NDArray[np.intp]) -> Problem:
+        """The problem of some outputs."""
         part = self._copy()
-        part.n_outputs, part.shape = 1, (*self.shape[:2], 1)
-        part.Y, part._shift = self.Y[:, [index]], self._shift[[index]]
+        part.n_outputs, part.shape = len(indices), (*self.shape[:2], len(indices))
+        part.Y, part._shift = self.Y[:, indices], self._shift[indices]
         return part
 
     def rotated(self, axes: Array) -> Problem:

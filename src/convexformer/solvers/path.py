@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Certificate, Problem
-from . import newton, proximal
+from . import batched, newton, proximal
 from .solution import Callback, Clock, Iterate, Solution
 from .workspace import Workspace
 
@@ -97,19 +97,26 @@ def _solve_outputs(
     method: Method,
     work: Workspace,
 ) -> tuple[Array, Array]:
-    """Outputs one by one; the trace has the gap of all of them after each."""
-    if init is None:
-        Z, b = (
-            np.zeros(problem.shape),
-            problem.outer_intercept(np.zeros(problem.shape), problem.null_intercept),
-        )
+    """Outputs one by one; the trace has the gap of all of them after each.
+
+    Where they share their curvature most are solved together first.
+    """
+    if method == "auto" and batched.suits(problem):
+        together = batched.Batched(problem, beta, 0.9 * tol, clock, work)
+        Z, b, known = together.minimise(init)
+        left = [j for j, c in enumerate(known) if c.relative_gap > tol]
     else:
-        Z, b = init.Z.copy(), init.intercept.copy()
-    parts = [problem.output(j) for j in range(problem.n_outputs)]
-    known = [part.certificate(Z[:, :, [j]], b[[j]], beta) for j, part in enumerate(parts)]
-    for j, part in enumerate(parts):
-        own = Clock(clock.max_iter, clock.left)
-        start = replace(init, Z=Z[:, :, [j]], intercept=b[[j]]) if init is not None else None
+        Z = np.zeros(problem.shape) if init is None else init.Z.copy()
+        b = problem.outer_intercept(Z, problem.null_intercept) if init is None else init.intercept
+        b, left = b.copy(), list(range(problem.n_outputs))
+        parts = [problem.output(j) for j in left]
+        known = [part.certificate(Z[:, :, [j]], b[[j]], beta) for j, part in enumerate(parts)]
+    iterations = clock.n_iter
+    for j in left:
+        if clock.late():
+            break
+        part, own = problem.output(j), Clock(clock.max_iter - iterations, clock.left)
+        start = Solution(Z[:, :, [j]], b[[j]], known[j], False, 0)
         Zj, bj = _solve_one(part, beta, tol, own, start, method, work)
         Z[:, :, [j]], b[[j]] = Zj, bj
         known[j] = part.certificate(Zj, bj, beta)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ..problem import Design, Problem
 from ..problem.designs import Groups
+from .blocks import Axes
 
 Array = NDArray[np.float64]
 
@@ -22,6 +23,7 @@ class Workspace:
     def __init__(self, problem: Problem) -> None:
         self.grams = Grams(problem.design, problem.center, problem.weight)
         self.kernels = Kernels(problem.design, problem.center)
+        self.axes: Axes | None = None  # of all tokens, once outputs descend together
         self.factorise = False  # whether conjugate gradients have proved too slow
 
 

@@ -1,0 +1,217 @@
+r"""Many outputs that share tokens: secular Newton where one factorisation serves all outputs.
+
+For the squared loss and :math:`\beta \sum_k w_k \|Z_k\|_F` every token has one scalar for all
+outputs, so that
+
+.. math:: M(\eta) V = Y, \qquad M = I + \sum_k \eta_k X_k X_k^\top / \beta,
+          \qquad Z_k = \eta_k X_k^\top V / \beta
+
+is one matrix with many right-hand sides. Newton's steps on eta start on a sketch of the outputs:
+their principal axes, and random mixes of the rest. All outputs only polish what it finds. Products
+are formed in float32 as long as that serves; what is returned is certified in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+
+from ..problem import Certificate, Problem, Token
+from ..problem.designs import Groups
+from .bounded import bounded_quadratic
+from .shared_systems import Columns, Kernel, SharedGram, SharedKernel, SharedSystem, sketch
+from .solution import Clock, Solution
+from .workspace import Workspace
+
+Array = NDArray[np.float64]
+
+FEWEST = 8  # outputs from which this pays
+LARGEST_GRAM, LARGEST_KERNEL = 4000, 6000  # coefficients, samples
+GRAM_RATIO = 1.2  # coefficients per sample up to which their space is the smaller
+LEAST_SKETCH, SKETCH = 32, 96  # outputs of a sketch
+SKETCH_GAP = 2e-3  # relative gap that ends the work on the sketch
+STAGE, STAGE_GAP = 0.1, 0.05  # factor of beta per stage on the sketch, and the gap that ends one
+ROUGH, FINE = 0.4, 0.1  # staleness of kernels, for the sketch and for all outputs
+MARGIN = 0.1  # tokens whose correlations are this near to the limit are watched
+DUST = 1e-12  # of the largest eta: none
+ROUNDS = 6  # float64 certificates at most
+PATIENCE = 6  # steps without progress
+
+
+def fits(problem: Problem) -> bool:
+    """Whether `solve` is meant for this problem."""
+    return (
+        problem.loss.quadratic
+        and isinstance(problem.penalty, Token)
+        and problem.n_outputs >= FEWEST
+        and (_in_coefficients(problem) or problem.design.n_samples <= LARGEST_KERNEL)
+    )
+
+
+def _in_coefficients(problem: Problem) -> bool:
+    p = problem.design.n_groups * problem.design.dim
+    return p <= min(GRAM_RATIO * problem.design.n_samples, LARGEST_GRAM)
+
+
+def solve(
+    problem: Problem, beta: float, tol: float, clock: Clock, init: Solution | None, work: Workspace
+) -> Solution:
+    """Newton on a sketch, then on all outputs; not converged where precision does not suffice."""
+    return _Shared(problem, beta, tol, clock, work).solve(init)
+
+
+class _Shared:
+    def __init__(
+        self, problem: Problem, beta: float, tol: float, clock: Clock, work: Workspace
+    ) -> None:
+        self.problem, self.beta, self.tol, self.clock, self.work = problem, beta, tol, clock, work
+        self.columns = Columns(problem, np.float32)
+        self.axes = problem.principal_axes
+        self.Y = self.columns.balanced(self.columns.root * problem.Y) @ self.axes
+        self.weight = problem.penalty.column(problem.shape[0])[:, 0]
+        self.everything = np.arange(problem.shape[0])
+        self.norms = np.full(len(self.weight), np.inf)  # of correlations; unknown ones are watched
+        self.kernel: Kernel | None = None
+
+    def solve(self, init: Solution | None) -> Solution:
+        Z = np.zeros(self.problem.shape) if init is None else init.Z
+        eta = self.problem.penalty.norms(Z)[:, 0] / self.weight
+        found: Solution | None = None
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                if not np.any(eta):
+                    eta = self._sketched(eta)
+                found = self._polished(eta)
+        except LinAlgError:
+            pass
+        if found is None:
+            found = self._certified(Z)[0]
+        elif not found.converged and init is not None:
+            start = self._certified(Z)[0]
+            found = min(found, start, key=lambda s: s.certificate.relative_gap)
+        return found
+
+    def _sketched(self, eta: Array) -> Array:
+        """eta for a sketch of the outputs, beta coming down in stages."""
+        c = self.Y.shape[1]
+        r = c if c < 2 * LEAST_SKETCH else min(max(LEAST_SKETCH, c // 4), SKETCH)
+        Y = self.Y @ sketch(c, r, np.random.default_rng(0))
+        stage = self.problem.beta_max
+        while stage > self.beta and not self.clock.expired:
+            stage = max(self.beta, STAGE * stage)
+            system = self._system(Y, stage, self.everything, ROUGH)
+            gap = SKETCH_GAP if stage == self.beta else STAGE_GAP
+            newton = _Newton(system, self.weight, stage, self.clock)
+            at = newton.minimise(eta, gap)
+            eta, self.norms = at.eta, at.norms
+        return eta
+
+    def _polished(self, eta: Array) -> Solution | None:
+        """The best of a few rounds, each of which ends with a certificate."""
+        best: Solution | None = None
+        for _ in range(ROUNDS):
+            near = self.norms > (1 - MARGIN) * self.weight * self.beta
+            watched = np.flatnonzero((eta > 0) | near)
+            system = self._system(self.Y, self.beta, watched, FINE)
+            newton = _Newton(system, self.weight, self.beta, self.clock)
+            eta = newton.minimise(eta, 0.5 * self.tol).eta
+            Z, used = np.zeros(self.problem.shape), np.flatnonzero(eta)
+            Z[used] = system.coefficients(used) @ self.axes.T
+            found, self.norms = self._certified(Z)
+            if best is None or found.certificate.relative_gap < best.certificate.relative_gap:
+                best = found
+            if best.converged or self.clock.expired:
+                break
+            if np.all(np.isin(np.flatnonzero(self.norms > self.weight * self.beta), watched)):
+                self.columns = Columns(self.problem, np.float64)  # float32 was not enough
+        return best
+
+    def _certified(self, Z: Array) -> tuple[Solution, Array]:
+        """`Z` with its best intercept and certificate, and the norms of its correlations."""
+        problem = self.problem
+        S = problem.scores(Z)
+        b = problem.best_intercept(S, problem.null_intercept)
+        primal = problem.loss_value(S + b) + self.beta * problem.penalty.value(Z)
+        point = problem.dual_point(S + b)
+        dual = problem.dual_value(point, self.beta)
+        certificate = Certificate(primal, dual, self.beta, problem.beta_max)
+        self.clock.record(certificate.relative_gap, Z)
+        b = problem.outer_intercept(Z, b)
+        converged = certificate.relative_gap <= self.tol
+        solution = Solution(Z, b, certificate, converged, self.clock.n_iter, self.clock.trace)
+        return solution, point.norms[:, 0] * self.weight
+
+    def _system(self, Y: Array, beta: float, watched: Groups, stale: float) -> SharedSystem:
+        n = len(self.everything)
+        if _in_coefficients(self.problem):
+            Q = self.work.grams.matrix(self.everything)
+            B = Columns(self.problem, np.float64).correlate(Y, self.everything)
+            return SharedGram(Q, B.reshape(len(Q), -1), float(np.vdot(Y, Y)), n, beta)
+        if self.kernel is None:
+            self.kernel = Kernel(self.columns)
+        return SharedKernel(Y, self.columns, self.kernel, watched, beta, stale)
+
+
+@dataclass(frozen=True)
+class _Point:
+    eta: Array
+    norms: Array
+    value: float
+    slack: float  # how far `value` may be off
+    gap: float  # relative, as far as the system's precision goes
+
+
+class _Newton:
+    """Secular Newton on one scalar per token, as in :mod:`~convexformer.solvers.secular`."""
+
+    def __init__(self, system: SharedSystem, weight: Array, beta: float, clock: Clock) -> None:
+        self.system, self.weight, self.beta, self.clock = system, weight, beta, clock
+        self.radius = beta * weight
+
+    def minimise(self, eta: Array, tol: float) -> _Point:
+        """Steps until the gap is below `tol` or falls no more; the system is left at the end."""
+        at = self._point(eta, 0.01)
+        best, idle = at.gap, 0
+        while True:
+            self.clock.record(at.gap, at.eta[:, None, None])
+            if at.gap <= tol or idle >= PATIENCE or self.clock.expired:
+                return at
+            self.clock.n_iter += 1
+            new = self._step(at, max(0.1 * at.gap, 0.3 * tol))
+            if new is None:
+                return self._point(at.eta, 0.3 * tol)
+            at = new
+            best, idle = min(best, at.gap), 0 if at.gap < 0.8 * best else idle + 1
+
+    def _point(self, eta: Array, accuracy: float) -> _Point:
+        found = self.system.measure(eta, accuracy)
+        norms = np.sqrt(found.squares)
+        primal = 0.5 * found.size + float(np.sum(self.weight * eta * norms))
+        limit = float(np.min(self.radius / np.maximum(norms, 1e-300)))
+        scale = min(max(found.reach / found.size, 0.0), limit)
+        dual = scale * found.reach - 0.5 * scale**2 * found.size
+        value = 0.5 * found.reach + 0.5 * self.beta * float(self.weight**2 @ eta)
+        slack = 0.5 * found.left**2 * found.size + 1e-6 * abs(value)
+        # What refinement left changes loss and correlations alike.
+        gap = abs(primal - dual) / primal + found.left
+        return _Point(eta, norms, value, slack, gap)
+
+    def _step(self, at: _Point, accuracy: float) -> _Point | None:
+        cells = np.flatnonzero((at.eta > 0) | (at.norms > self.radius))
+        radius, eta = self.radius[cells], at.eta[cells]
+        excess = at.norms[cells] / radius
+        A = self.system.curvature(cells, radius)
+        # Newton on 1/||g|| = 1/radius, nearly linear in eta; else on the slope itself.
+        rational, plain = excess**2 * (excess - 1.0), 0.5 * (excess**2 - 1.0)
+        for right, length in ((rational, 1.0), *((plain, 0.3**j) for j in range(8))):
+            move = bounded_quadratic(A, self.beta * radius * right, -radius * eta) / radius
+            trial = at.eta.copy()
+            trial[cells] = np.maximum(0.0, eta + length * move)
+            trial[trial < DUST * trial.max()] = 0.0
+            new = self._point(trial, accuracy)
+            if new.value <= at.value + at.slack + new.slack:
+                return new
+        return None
