@@ -42,6 +42,10 @@ class Design(ABC):
         """All columns by samples, ``(rows, (rows, n_groups * d))``, to be read only."""
         return self._row_blocks(np.arange(self.n_groups))
 
+    def columns(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
+        """Columns of `groups` by samples, ``(rows, (rows, groups * d))``, to be read only."""
+        return self.blocks() if len(groups) == self.n_groups else self._row_blocks(groups)
+
     def prefers_all(self, groups: Groups) -> bool:
         """Whether a product with everything is cheaper than gathering the groups first."""
         return len(groups) == self.n_groups
@@ -109,6 +113,8 @@ class Design(ABC):
 
     def cross_gram(self, left: Groups, right: Groups, weight: Array, center: Array | None) -> Array:
         """``A_left' diag(w) A_right``, where every group of `right` is also one of `left`."""
+        if np.array_equal(left, right):
+            return np.asarray(self.gram(left, weight[:, None], center)[0][0])
         where = {k: j for j, k in enumerate(left.tolist())}
         columns = np.array([where[k] for k in right.tolist()])
         Q = np.zeros((len(left) * self.dim, len(right) * self.dim))
@@ -140,6 +146,13 @@ class Design(ABC):
             A = A.reshape(-1, len(groups), self.dim)
             U[rows] = np.einsum("ikd,kd->ik", A, G, optimize=True)
         return U if center is None else U - np.sum(center[groups] * G, axis=1)
+
+    def whole(self, groups: Groups, dtype: type) -> NDArray:
+        """Columns of a few groups for all samples, ``(N, groups * d)``, to be read only."""
+        A: NDArray = np.empty((self.n_samples, len(groups) * self.dim), dtype)
+        for rows in row_slices(self.n_samples, A.shape[1]):
+            A[rows] = self.gather(rows, groups)
+        return A
 
     def _centered(self, A: Array, groups: Groups, center: Array | None) -> Array:
         """`A`, a fresh copy, less the means of its columns."""
@@ -206,6 +219,17 @@ class TokenDesign(Design):
         U = np.einsum("ikd,kd->ik", self.X, scattered)[:, groups]  # no copy of X
         return U if center is None else U - np.sum(center[groups] * G, axis=1)
 
+    def whole(self, groups: Groups, dtype: type) -> NDArray:
+        if self.mask is not None:
+            return super().whole(groups, dtype)
+        consecutive = groups[-1] - groups[0] == len(groups) - 1  # in ascending order
+        A = self.X[:, groups[0] : groups[-1] + 1] if consecutive else self.X[:, groups]
+        if A.dtype == dtype and self.X.flags.c_contiguous and consecutive:  # a view of X
+            return np.asarray(self.X).reshape(self.n_samples, -1)[
+                :, groups[0] * self.dim : (groups[-1] + 1) * self.dim
+            ]
+        return np.ascontiguousarray(A, dtype=dtype).reshape(self.n_samples, -1)
+
     def prefers_all(self, groups: Groups) -> bool:
         return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)
 
@@ -224,9 +248,9 @@ class TokenDesign(Design):
             yield rows, _masked(self.X[rows], mask).reshape(-1, width)
 
 
-def row_slices(n_rows: int, width: int) -> Iterator[slice]:
-    """Consecutive slices of rows of `width` numbers, each about one block."""
-    step = max(1, BLOCK_BYTES // max(1, 8 * width))
+def row_slices(n_rows: int, width: int, size: int | None = None) -> Iterator[slice]:
+    """Slices of rows of `width` float64 numbers, each about a block, or `size` bytes."""
+    step = max(1, (size or BLOCK_BYTES) // max(1, 8 * width))
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import entr, expit, log_expit, xlog1py
+from scipy.special import entr, xlog1py
 
 Array = NDArray[np.float64]
 
@@ -161,14 +161,18 @@ class Huber(Loss):
 class Logistic(Loss):
     r""":math:`\log(1 + e^{-yf})` with :math:`y = \pm 1`; independent over outputs."""
 
+    # With small = exp(-|f|) nothing overflows or cancels, and there is one exponential to take.
+
     def value(self, F: Array, Y: Array) -> Array:
-        return -log_expit(Y * F)
+        return np.maximum(-Y * F, 0.0) + np.log1p(np.exp(-np.abs(F)))
 
     def dual_point(self, F: Array, Y: Array) -> Array:
-        return Y * expit(-Y * F)  # not (y + 1) / 2 - p, which cancels where the fit is good
+        small = np.exp(-np.abs(F))
+        return Y * np.where(Y * F > 0, small, 1.0) / (1.0 + small)
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        return expit(F) * expit(-F)
+        small = np.exp(-np.abs(F))
+        return small / (1.0 + small) ** 2
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         q = Y * V
@@ -203,20 +207,21 @@ class Softmax(Loss):
     joint: ClassVar[bool] = True
 
     def value(self, F: Array, Y: Array) -> Array:
+        F = np.asfortranarray(F)
         return _log_sum_exp(F - np.sum(F * Y, axis=1, keepdims=True))
 
     def dual_point(self, F: Array, Y: Array) -> Array:
         P = self.curvature(F, Y)
-        complement = 1.0 - P
-        top = np.argmax(P, axis=1)[:, None]
-        rest = P.copy()
-        np.put_along_axis(rest, top, 0.0, axis=1)
-        # 1 - p of the winner, as the sum of the others: exact also where the fit is perfect
-        np.put_along_axis(complement, top, rest.sum(axis=1, keepdims=True), axis=1)
-        return Y * complement - (1.0 - Y) * P
+        # 1 - p of a likely class is the sum of the others: exact also where the fit is perfect
+        likely = P > 0.5
+        others = np.sum(np.where(likely, 0.0, P), axis=1, keepdims=True)
+        return Y * np.where(likely, others, 1.0 - P) - (1.0 - Y) * P
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        return np.exp(F - _log_sum_exp(F))
+        F = np.asfortranarray(F)  # sums over few classes are fast where samples are adjacent
+        E = np.exp(F - F.max(axis=1, keepdims=True))
+        E /= E.sum(axis=1, keepdims=True)
+        return E
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         # q = Y - V; where Y = 1, q is near 1 and log1p keeps its distance from it
@@ -310,5 +315,7 @@ def _log_sum_exp(F: Array) -> Array:
     """``log sum_l exp(F_il)``, ``(N, 1)``; plainer than SciPy's and faster on few columns."""
     top = F.max(axis=1, keepdims=True)
     E = np.exp(F - top)
-    E[np.arange(len(F)), F.argmax(axis=1)] = 0.0
-    return top + np.log1p(E.sum(axis=1, keepdims=True))
+    is_top = E == 1.0
+    ties = np.count_nonzero(is_top, axis=1, keepdims=True) - 1
+    E[is_top] = 0.0
+    return top + np.log1p(E.sum(axis=1, keepdims=True) + ties)

@@ -26,6 +26,7 @@ from .penalties import Penalty, TokenOutput
 Array = NDArray[np.float64]
 
 _ROUNDING = 1e-14
+MOST_KEPT = 1 << 22  # numbers of a dual point that is kept
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,10 @@ class Problem:
         self.shape = (design.n_groups, design.dim, self.n_outputs)
         # Losses of a residual do not see a common shift: targets near zero round less.
         self._shift = self._location(Y) if intercept and loss.translates else np.zeros(Y.shape[1])
-        self.Y = Y - self._shift
+        # A joint loss sums over outputs, which is fast where samples are adjacent.
+        self.Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
         self.center = design.means(weight) if intercept else None
+        self._last: tuple[Array, DualPoint] | None = None
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -151,6 +154,7 @@ class Problem:
         other = copy(self)
         for name in ("null_intercept", "_null", "beta_max", "_bounds"):
             other.__dict__.pop(name, None)
+        other._last = None
         return other
 
     # Primal -----------------------------------------------------------------------------------
@@ -227,12 +231,15 @@ class Problem:
         return self._weigh(self.loss.value(F, self.Y)), V.sum(axis=0), np.abs(V).sum(axis=0)
 
     def _intercept_step(self, F: Array, e: Array) -> Array:
-        """Newton step of the intercept."""
         H = self.weight[:, None] * self.loss.curvature(F, self.Y)
         if self.loss.joint:
-            P = H / np.maximum(self.weight[:, None], np.finfo(float).tiny)
-            return np.asarray(np.linalg.lstsq(np.diag(H.sum(axis=0)) - H.T @ P, e, rcond=1e-14)[0])
+            return self._joint_step(H, e)
         return e / np.maximum(H.sum(axis=0), 1e-10 * self.weight.sum())
+
+    def _joint_step(self, H: Array, e: Array) -> Array:
+        """Newton step of the intercept from weighted probabilities `H`."""
+        P = H / np.maximum(self.weight[:, None], np.finfo(float).tiny)
+        return np.asarray(np.linalg.lstsq(np.diag(H.sum(axis=0)) - H.T @ P, e, rcond=1e-14)[0])
 
     # Dual -------------------------------------------------------------------------------------
 
@@ -247,45 +254,56 @@ class Problem:
     @cached_property
     def _null(self) -> Array:
         F = np.broadcast_to(self.null_intercept, self.Y.shape)
-        return self._balanced(F)
+        return self.balanced(F)[0]
 
     @cached_property
     def beta_max(self) -> float:
         """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
-        M = self.design.correlate(self._null)
-        if self.design.is_noise(M, self._null):
+        point = self.dual_point(np.zeros_like(self.Y) + self.null_intercept)
+        if self.design.is_noise(point.M, point.V):
             return 0.0
-        return check_range(float(np.max(self.penalty.dual_norms(M), initial=0.0)))
+        return check_range(float(np.max(point.norms, initial=0.0)))
 
-    def _balanced(self, F: Array) -> Array:
-        """``V`` at scores `F`, made to sum to zero where there is an intercept."""
+    def balanced(self, F: Array) -> tuple[Array, Array]:
+        """``V`` at scores `F`, made to sum to zero where there is an intercept, and its step."""
         V = self.weight[:, None] * self.loss.dual_point(F, self.Y)
+        total = np.zeros(self.n_outputs)
         if not self.intercept:
-            return V
-        H = self.weight[:, None] * self.loss.curvature(F, self.Y)
-        if not self.loss.joint:
-            flat = H.sum(axis=0) <= 0
-            H[:, flat] = self.weight[:, None]
+            return V, total
+        P = self.loss.curvature(F, self.Y)
+        H = self.weight[:, None] * P
+        size = H.sum(axis=0)
+        if not self.loss.joint and np.any(size <= 0):
+            H[:, size <= 0] = self.weight[:, None]
+            size = H.sum(axis=0)
         for _ in range(2):  # the second round removes the rounding of the first
             e = V.sum(axis=0)
             if self.loss.joint:
-                P = self.loss.curvature(F, self.Y)
-                step = self._intercept_step(F, e)
+                step = self._joint_step(H, e)
                 V = V - H * (step - P @ step[:, None])
             else:
-                V = V - H * (e / H.sum(axis=0))
-        return V
+                step = e / size
+                V = V - H * step
+            total += step
+        return V, total
 
     def dual_point(self, F: Array) -> DualPoint:
-        """The dual point of inner scores `F`, repaired into the conjugate's domain."""
-        V = self._balanced(F)
+        """The dual point of inner scores `F`, repaired into the conjugate's domain.
+
+        The last one is kept: where a solver ends, its certificate is asked for next.
+        """
+        if self._last is not None and np.array_equal(self._last[0], F):
+            return self._last[1]
+        V, _ = self.balanced(F)
         lower, upper = self._bounds
         over = np.maximum(V - upper, lower - V)
         if np.any(over > _ROUNDING * self.weight[:, None]):
             V = self._drawn_inside(V)
         V = np.clip(V, lower, upper)
         M = self.design.correlate(V)
-        return DualPoint(V, M, self.penalty.dual_norms(M))
+        point = DualPoint(V, M, self.penalty.dual_norms(M))
+        self._last = (F, point) if M.size + F.size < MOST_KEPT else None
+        return point
 
     @cached_property
     def _bounds(self) -> tuple[Array, Array]:

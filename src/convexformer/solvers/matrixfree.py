@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Design, Penalty
-from ..problem.designs import Groups, row_slices
+from ..problem.designs import Groups
+from .workspace import float32_columns
 
 Array = NDArray[np.float64]
 
@@ -48,16 +49,8 @@ class Curvature:
         H: Array,
         joint: bool,
     ) -> None:
-        N, p = design.n_samples, len(groups) * design.dim
         self.shape = (len(groups), design.dim, H.shape[1])
-        self.A = np.empty((N, p), dtype=np.float32)
-        self.unit = 0.0  # a power of two near the largest entry: squares must fit float32
-        for rows in row_slices(N, p):
-            block = design.gather(rows, groups)
-            if center is not None:
-                block -= center[groups].reshape(-1)
-            self.unit = self.unit or 2.0 ** np.ceil(np.log2(np.max(np.abs(block)) or 1.0))
-            self.A[rows] = block / self.unit
+        self.A, self.unit = float32_columns(design, groups, center)
         self.weight, self.H, self.joint = weight[:, None], H, joint
         self.total = None
         if center is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Certificate, Problem
-from . import batched, newton, proximal
+from . import batched, descent, newton, proximal, shared
 from .solution import Callback, Clock, Iterate, Solution
 from .workspace import Workspace
 
@@ -76,6 +76,10 @@ def _solve(
         raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}.")
     if init is not None and init.Z.shape != problem.shape:
         raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
+    if method == "auto" and shared.fits(problem) and beta < problem.beta_max:
+        init = shared.solve(problem, beta, tol, clock, init, work)
+        if init.converged or clock.expired:
+            return init
     # At beta_max and above nothing is used; outputs one by one would differ from it by rounding.
     if problem.separable and problem.n_outputs > 1 and beta < problem.beta_max:
         Z, b = _solve_outputs(problem, beta, tol, clock, init, method, work)
@@ -175,6 +179,10 @@ def _minimise(
     tol = 0.9 * tol
     if not problem.penalty.euclidean:
         method = "proximal"
+    if method == "auto":
+        at = descent.minimise(problem, beta, at, tol, clock, work)
+        if clock.trace and clock.trace[-1].relative_gap <= tol and clock.n_iter > 0:
+            return at
     if method != "proximal":
         if not np.any(at.Z):
             for loss in problem.loss.easier(problem.Y):

@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Design, Problem
-from ..problem.designs import Groups
+from ..problem.designs import Groups, row_slices
 from .blocks import Axes
 
 Array = NDArray[np.float64]
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
+CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 STALE = 0.03  # relative change of eta that calls for an update
@@ -24,7 +25,50 @@ class Workspace:
         self.grams = Grams(problem.design, problem.center, problem.weight)
         self.kernels = Kernels(problem.design, problem.center)
         self.axes: Axes | None = None  # of all tokens, once outputs descend together
+        self.columns = Columns(problem.design, problem.center)
+        self.descends = True  # whether first-order steps may be the quick way
         self.factorise = False  # whether conjugate gradients have proved too slow
+
+
+class Columns:
+    """Columns of tokens less `center` in float32, kept for as long as they serve."""
+
+    def __init__(self, design: Design, center: Array | None) -> None:
+        self.design, self.center = design, center
+        self._groups: Groups = np.zeros(0, dtype=np.intp)
+
+    def of(self, groups: Groups) -> tuple[NDArray[np.float32], float, Groups]:
+        """Columns over a unit of length, the unit, and the groups: `groups`, or some more."""
+        if not (len(groups) >= 0.5 * len(self._groups) and np.all(np.isin(groups, self._groups))):
+            most = 2 * len(groups) >= self.design.n_groups
+            self._groups = np.arange(self.design.n_groups) if most else groups
+            self._A, self._unit = float32_columns(self.design, self._groups, self.center)
+        return self._A, self._unit, self._groups
+
+
+def float32_columns(
+    design: Design, groups: Groups, center: Array | None
+) -> tuple[NDArray[np.float32], float]:
+    """Columns of `groups` less `center`, ``(N, p)``, over a unit; and the unit.
+
+    It is a power of two near the largest entry: squares of columns must fit float32.
+    """
+    A: NDArray[np.float32] = np.empty(
+        (design.n_samples, len(groups) * design.dim), dtype=np.float32
+    )
+    unit = 0.0
+    for rows, block in design.columns(groups):
+        if not unit:
+            some = block[::8]
+            largest = max(float(some.max()), -float(some.min()))
+            unit = 2.0 ** np.ceil(np.log2(largest or 1.0))
+        target = A[rows]
+        for part in row_slices(len(block), block.shape[1], CHUNK_BYTES):
+            piece = block[part]
+            if center is not None:
+                piece = piece - center[groups].reshape(-1)
+            np.multiply(piece, 1.0 / unit, out=target[part], casting="same_kind")
+    return A, unit
 
 
 class Grams:

@@ -1,0 +1,244 @@
+r"""Proximal gradient steps of spectral length: the quick way where tokens are nearly independent.
+
+.. math:: Z^+ = \mathrm{prox}_{\beta/L}\bigl(Z + M / L\bigr), \qquad
+          L = \langle \Delta Z, -\Delta M\rangle / \|\Delta Z\|^2
+
+with the correlations M of the residuals (minus the gradient) and the step of Barzilai and Borwein,
+kept in bounds by a line search that lets the objective rise now and then. A step takes two passes
+over the tokens that are used or want to be, in float32: what it works on is the change since a
+point whose residuals and correlations are known in float64, and such a point ends every round.
+
+Well-conditioned problems take a few dozen steps, for less than one factorisation of Newton's
+method; others would take thousands. How far the curvatures L of a few steps differ tells which it
+is, and whenever Newton's method promises to be done sooner it takes over.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import DualPoint, Problem
+from ..problem.designs import Groups
+from .solution import Clock, Iterate
+from .workspace import Workspace
+
+Array = NDArray[np.float64]
+
+ROUNDING = 1e-15  # relative gap that is as good as none
+GAIN = 1e-3  # by which a round reduces the gap at most, for float32 to suffice
+CHECK = 4  # steps between estimates of the gap
+TRIAL = 8  # steps before the speed is judged
+FEW = 1e6  # entries of X in a first round
+FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
+MOST_SPREAD = 200.0  # of curvatures, beyond which no end is in sight
+NEAR = 1e-2  # relative gap below which a point is a good start for Newton's method
+MEMORY = 5  # steps over which the objective may rise
+MOST_BYTES = 1 << 28  # of columns in float32
+CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 12e9, 50e9  # bytes, bytes and flops a second
+OTHERS = 3.0  # what else it takes, beside the factorisations
+STEP, NEWTON_STEP, ENTRY = 1.5e-4, 8e-4, 3e-8  # seconds beyond products: a step's, a loss entry's
+
+
+def minimise(
+    problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, work: Workspace
+) -> Iterate:
+    """Rounds of steps from `at`, until the certified relative gap is below `tol` or they slow."""
+    while work.descends:
+        point = problem.dual_point(at.S + at.b)
+        gap = at.gap(problem, point, beta)
+        clock.record(gap, at.Z)
+        if (gap <= tol and clock.n_iter > 0) or clock.expired:
+            break
+        clock.n_iter += 1
+        groups, all_of_them = _working_groups(problem, beta, at.Z, point)
+        if 4 * problem.design.n_samples * len(groups) * problem.design.dim > MOST_BYTES:
+            work.descends = False
+            break
+        descent = _Descent(problem, beta, at, point, groups, work)
+        worth = at.primal(problem, beta)
+        goal = max(0.5 * tol, ROUNDING) * worth
+        gain = GAIN if all_of_them else FIRST_GAIN
+        work.descends = descent.run(max(goal, gain * gap * worth), goal, clock)
+        # What a slow descent leaves behind uses too many tokens to start from.
+        if work.descends or descent.least < NEAR * descent.spot.value:
+            found = descent.found()
+            work.descends &= found.primal(problem, beta) < at.primal(problem, beta)
+            at = found if found.primal(problem, beta) <= at.primal(problem, beta) else at
+    return at
+
+
+def _working_groups(
+    problem: Problem, beta: float, Z: Array, point: DualPoint
+) -> tuple[Groups, bool]:
+    """Tokens in use and the worst violators; and whether those are all of them.
+
+    The first are few, which also tells at little cost that steps will be slow.
+    """
+    used = np.any(problem.penalty.norms(Z) > 0, axis=1)
+    excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
+    violators = np.flatnonzero(excess > 0)
+    few = max(8, int(FEW // (problem.design.n_samples * problem.design.dim)))
+    room = max(few, 3 * int(np.count_nonzero(used)))
+    worst = violators[np.argsort(-excess[violators], kind="stable")[:room]]
+    used[worst] = True
+    return np.flatnonzero(used), len(worst) == len(violators)
+
+
+@dataclass
+class _Spot:
+    """A point of a descent; arrays of the working groups only."""
+
+    Z: Array
+    S: Array
+    b: Array
+    V: Array
+    M: Array
+    value: float
+
+
+class _Descent:
+    """One round on the columns of `groups`."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        beta: float,
+        at: Iterate,
+        point: DualPoint,
+        groups: Groups,
+        work: Workspace,
+    ) -> None:
+        self.problem, self.beta = problem, beta
+        self.A, self.unit, self.groups = work.columns.of(groups)
+        self.origin, self.point = at, point
+        self.Z0, self.M0 = at.Z[self.groups], point.M[self.groups]
+        self.weight = problem.penalty.column(problem.shape[0])[self.groups]
+        self.by_cell = 1 if problem.penalty.cells(2) == 2 else (1, 2)
+        value = at.loss + beta * float(np.sum(self.weight * self._norms(self.Z0)))
+        self.spot = self.best = _Spot(self.Z0, at.S, at.b, point.V, self.M0, value)
+        self.least, self.curvatures = np.inf, list[float]()
+
+    # Products with the columns, of what changed since the origin ---------------------------------
+
+    def _scores(self, change: Array) -> Array:
+        change32, size = _float32(change.reshape(-1, change.shape[2]))
+        return (self.unit * size) * (self.A @ change32).astype(np.float64)
+
+    def _correlations(self, V: Array) -> Array:
+        change32, size = _float32(V - self.point.V)
+        M = (self.A.T @ change32).astype(np.float64).reshape(self.Z0.shape)
+        return self.M0 + (self.unit * size) * M
+
+    # Steps ---------------------------------------------------------------------------------------
+
+    def run(self, target: float, goal: float, clock: Clock) -> bool:
+        """Step until the gap on these groups is below `target`, on the way to `goal`.
+
+        Returns whether Newton's method would not get there sooner.
+        """
+        curvature, values = self._curvature(), [self.spot.value]
+        for step in itertools.count(1):
+            new = self._step(curvature, max(values[-MEMORY:]))
+            if new is None:
+                return False
+            old, self.spot = self.spot, new
+            values.append(new.value)
+            if step % CHECK == 0:
+                gap = self._gap()
+                if gap < self.least:
+                    self.least, self.best = gap, new
+                if self.least <= target or clock.late():
+                    return True
+                if step >= TRIAL and self._seconds_left(goal) > self._newton_seconds():
+                    return False
+            move = new.Z - old.Z
+            size = float(np.sum(move * move))
+            if size == 0.0:
+                return False
+            bend = float(np.sum(move * (old.M - new.M))) / size
+            if bend > 0.0:  # else rounding
+                curvature = bend
+                self.curvatures.append(bend)
+        raise AssertionError
+
+    def _curvature(self) -> float:
+        """Of the loss along its gradient."""
+        at, problem = self.origin, self.problem
+        F = self._scores(self.M0)
+        H = problem.loss.curvature(at.S + at.b, problem.Y, damping=1.0)
+        bend = float(np.sum(problem.weight[:, None] * H * F**2))
+        return max(bend / float(np.sum(self.M0**2)), 1e-300)
+
+    def _step(self, curvature: float, ceiling: float) -> _Spot | None:
+        """A proximal step, the shorter the more it has to be to stay below `ceiling`."""
+        spot, problem = self.spot, self.problem
+        for _ in range(50):
+            Z = spot.Z + spot.M / curvature
+            norms = self._norms(Z)
+            shrunk = np.maximum(0.0, norms - self.beta / curvature * self.weight)
+            Z *= (shrunk / np.where(norms > 0, norms, 1.0))[:, None, :]
+            move = Z - spot.Z
+            with np.errstate(over="ignore", invalid="ignore"):
+                S = self.origin.S + self._scores(Z - self.Z0)
+                F = S + spot.b
+                value = problem.loss_value(F) + self.beta * float(np.sum(self.weight * shrunk))
+            if value <= ceiling - 5e-5 * curvature * float(np.sum(move * move)):
+                return self._arrive(Z, S, spot.b, value)
+            curvature *= 2.0
+        return None
+
+    def _arrive(self, Z: Array, S: Array, b: Array, value: float) -> _Spot:
+        """The dual point at new scores, after a Newton step of the intercept."""
+        V, step = self.problem.balanced(S + b)
+        return _Spot(Z, S, b + step, V, self._correlations(V), value)
+
+    def _norms(self, Z: Array) -> Array:
+        norms = np.sqrt(np.sum(Z * Z, axis=self.by_cell))
+        return norms if norms.ndim == 2 else norms[:, None]
+
+    # How far, and how long it will take ----------------------------------------------------------
+
+    def _gap(self) -> float:
+        spot = self.spot
+        point = DualPoint(spot.V, spot.M, self._norms(spot.M) / self.weight)
+        return spot.value - self.problem.dual_value(point, self.beta)
+
+    def _seconds_left(self, goal: float) -> float:
+        """As many steps as the spread of curvatures seen so far calls for."""
+        low_to_high = sorted(self.curvatures)
+        spread = low_to_high[-1] / low_to_high[len(low_to_high) // 8]
+        if spread > MOST_SPREAD:
+            return np.inf
+        steps = 1.4 * np.sqrt(spread) * np.log(max(self.least / goal, 1.0))
+        N, c = self.spot.S.shape
+        flops = 2 * self.A.size
+        product = 4 * flops / (CACHE_SPEED if 2 * flops < CACHE else MEMORY_SPEED)
+        entries = 0.0 if self.problem.loss.quadratic else ENTRY * N * c
+        return float(steps * (max(product, flops * c / SPEED) + STEP + entries))
+
+    def _newton_seconds(self) -> float:
+        """Roughly what Newton's method would take with the coefficients that are in use."""
+        N, c = self.spot.S.shape
+        used = int(np.count_nonzero(self._norms(self.spot.Z))) * self.Z0.shape[1]
+        if self.problem.loss.joint:
+            N, used = N * (c - 1), used * c // self._norms(self.spot.Z).shape[1]
+        size = min(used, N)
+        models, steps = (1, 8) if self.problem.loss.quadratic else (6, 18)
+        flops = models * N * used * size + steps * size**3 / 3
+        return OTHERS * flops / SPEED + steps * NEWTON_STEP
+
+    def found(self) -> Iterate:
+        """The best point, in float64."""
+        Z = np.zeros_like(self.origin.Z)
+        Z[self.groups] = self.best.Z
+        return Iterate.at(self.problem, Z, self.problem.scores(Z), self.best.b)
+
+
+def _float32(change: Array) -> tuple[NDArray[np.float32], float]:
+    """Numbers over their size in float32, whatever their size; and it."""
+    size = float(np.max(np.abs(change), initial=0.0)) or 1.0
+    return (change / size).astype(np.float32), size

@@ -1,0 +1,115 @@
+"""First-order steps: quick where tokens are nearly independent, and out of the way where not."""
+
+import numpy as np
+import pytest
+
+from convexformer.problem import (
+    PENALTIES,
+    GatedDesign,
+    Logistic,
+    Problem,
+    Softmax,
+    Squared,
+    TokenDesign,
+)
+from convexformer.solvers import descent, newton, solve, solve_path
+from convexformer.solvers.solution import Clock, Iterate
+from convexformer.solvers.workspace import Workspace, float32_columns
+
+
+def made(N=300, n=20, d=6, c=1, loss=None, penalty="token-output", common=0.0, seed=0, **more):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, n, d)) + common * rng.normal(size=(N, 1, d))
+    F = np.einsum("nkd,kdc->nc", X[:, :4], rng.normal(size=(4, d, c)))
+    F = F / F.std() + 0.5 * rng.normal(size=F.shape)
+    loss = loss or Squared()
+    Y = F if loss.quadratic else np.where(F > 0, 1.0, -1.0)
+    if loss.joint:
+        Y = np.eye(c)[F.argmax(axis=1)]
+    return Problem(TokenDesign(X), loss, PENALTIES[penalty](), Y, **more)
+
+
+def never(*args, **kwargs):
+    raise AssertionError("Newton's method was called.")
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "c", "penalty"),
+    [
+        (Squared(), 1, "token-output"),
+        (Logistic(), 1, "token-output"),
+        (Squared(), 3, "token"),
+        (Softmax(), 3, "token"),
+        (Softmax(), 3, "token-output"),
+    ],
+)
+def test_independent_tokens_need_no_newton_step(monkeypatch, loss, c, penalty, intercept):
+    problem = made(c=c, loss=loss, penalty=penalty, intercept=intercept)
+    beta = 0.1 * problem.beta_max
+    expected = solve(problem, beta, tol=1e-10, method="newton").certificate
+    monkeypatch.setattr(newton, "minimise", never)
+    monkeypatch.setattr(descent._Descent, "_newton_seconds", lambda self: np.inf)
+    found = solve(problem, beta, tol=1e-8)
+    assert found.converged
+    assert found.certificate.primal == pytest.approx(expected.primal, rel=1e-7)
+
+
+def test_alike_tokens_are_left_to_newton_after_a_few_steps(monkeypatch):
+    problem, steps = made(common=30.0, intercept=False), []
+    plain = descent._Descent._step
+    monkeypatch.setattr(
+        descent._Descent, "_step", lambda self, *a: steps.append(1) or plain(self, *a)
+    )
+    found = solve(problem, 0.01 * problem.beta_max)
+    assert found.converged
+    assert 0 < len(steps) <= 2 * descent.TRIAL
+
+
+def test_a_path_that_slows_down_does_not_try_again(monkeypatch):
+    problem, slow = made(common=30.0, intercept=False), []
+    plain = descent._Descent.run
+    monkeypatch.setattr(
+        descent._Descent, "run", lambda self, *a: slow.append(not plain(self, *a)) or not slow[-1]
+    )
+    betas = problem.beta_max * np.geomspace(0.5, 0.01, 6)
+    assert all(s.converged for s in solve_path(problem, betas))
+    assert slow[-1] and sum(slow) == 1
+
+
+def test_a_start_that_is_solved_stays(monkeypatch):
+    problem = made()
+    beta = 0.2 * problem.beta_max
+    first = solve(problem, beta, tol=1e-9)
+    again = solve(problem, beta, init=first)
+    assert again.n_iter <= 1
+    assert again.certificate.relative_gap <= 1e-6
+
+
+def test_steps_keep_to_the_clock():
+    problem = made(N=200, n=60, d=10, common=0.5)
+    work, clock = Workspace(problem), Clock(max_iter=10**6, max_time=0.0)
+    at = Iterate.start(problem, None, 1e-3 * problem.beta_max)
+    assert descent.minimise(problem, 1e-3 * problem.beta_max, at, 1e-12, clock, work) is at
+
+
+def test_columns_are_gathered_anew_only_where_they_must_be(monkeypatch):
+    rng = np.random.default_rng(0)
+    design = TokenDesign(rng.normal(size=(30, 8, 2)) + 5)
+    problem = Problem(design, Squared(), PENALTIES["token"](), rng.normal(size=(30, 1)))
+    columns = Workspace(problem).columns
+    A, unit, groups = columns.of(np.array([1, 4, 6]))
+    expected = (design.X - problem.center)[:, [1, 4, 6]].reshape(30, -1)
+    np.testing.assert_allclose(unit * A, expected, rtol=1e-6, atol=1e-6)
+    assert columns.of(np.array([1, 6]))[0] is A and list(groups) == [1, 4, 6]
+    _, _, groups = columns.of(np.array([0, 1, 4, 6]))
+    assert list(groups) == list(range(8))  # half of them: all
+
+
+def test_columns_of_a_gated_design():
+    rng = np.random.default_rng(0)
+    X, gates = rng.normal(size=(30, 4, 2)), rng.random((30, 3)) < 0.5
+    design = GatedDesign(TokenDesign(X), gates)
+    groups = np.array([0, 5, 11])
+    A, unit = float32_columns(design, groups, None)
+    np.testing.assert_allclose(unit * A, design.gather(slice(0, 30), groups), rtol=1e-6)
