@@ -86,10 +86,11 @@ def agree(design, dense, groups):
     close(design.gather(slice(3, 9), groups), dense.gather(slice(3, 9), groups))
     for one, two in zip(design.gram(groups, V, center), dense.gram(groups, V, center), strict=True):
         close(one, two)
-    close(
-        design.cross_gram(groups, groups[:2], w, center),
-        dense.cross_gram(groups, groups[:2], w, center),
+    crossed = (
+        one.cross_gram(groups[2:], groups[:2], w, center, np.float64) for one in (design, dense)
     )
+    for one, two in zip(*crossed, strict=True):
+        close(one, two)
     close(design.kernel(groups, eta, center), dense.kernel(groups, eta, center))
     close(design.contributions(groups, G, center), dense.contributions(groups, G, center))
     close(

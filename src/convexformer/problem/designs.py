@@ -111,18 +111,21 @@ class Design(ABC):
                 Q[j] += A.T @ (w[:, j, None] * A)
         return Q, q
 
-    def cross_gram(self, left: Groups, right: Groups, weight: Array, center: Array | None) -> Array:
-        """``A_left' diag(w) A_right``, where every group of `right` is also one of `left`."""
-        if np.array_equal(left, right):
-            return np.asarray(self.gram(left, weight[:, None], center)[0][0])
-        where = {k: j for j, k in enumerate(left.tolist())}
-        columns = np.array([where[k] for k in right.tolist()])
-        Q = np.zeros((len(left) * self.dim, len(right) * self.dim))
-        for rows, A in self._row_blocks(left):
-            A = self._centered(A, left, center)
-            B = A.reshape(len(A), len(left), self.dim)[:, columns].reshape(len(A), -1)
-            Q += A.T @ (weight[rows, None] * B)
-        return Q
+    def cross_gram(
+        self, old: Groups, new: Groups, weight: Array, center: Array | None, dtype: type
+    ) -> tuple[Array, Array]:
+        """``A_new' diag(w) A_new`` and ``A_old' diag(w) A_new``, multiplied in `dtype`."""
+        p, q = len(old) * self.dim, len(new) * self.dim
+        inner, across = np.zeros((q, q)), np.zeros((p, q))
+        both = np.concatenate([old, new])
+        for rows, A in self._row_blocks(both):
+            A = self._centered(A, both, center)
+            size = max(float(A.max()), -float(A.min())) or 1.0  # squares must fit float32
+            A *= np.sqrt(weight[rows])[:, None] / size
+            B = np.ascontiguousarray(A[:, p:], dtype=dtype)
+            inner += size**2 * (B.T @ B).astype(float)  # BLAS forms only half of it
+            across += size**2 * (A[:, :p].astype(dtype).T @ B).astype(float)
+        return inner, across
 
     def kernel(
         self, groups: Groups, eta: Array, center: Array | None, dtype: type = np.float64

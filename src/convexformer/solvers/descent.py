@@ -34,11 +34,11 @@ CHECK = 4  # steps between estimates of the gap
 TRIAL = 8  # steps before the speed is judged
 FEW = 1e6  # entries of X in a first round
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
-MOST_SPREAD = 200.0  # of curvatures, beyond which no end is in sight
+MOST_SPREAD = 100.0  # of curvatures, beyond which no end is in sight
 NEAR = 1e-2  # relative gap below which a point is a good start for Newton's method
 MEMORY = 5  # steps over which the objective may rise
 MOST_BYTES = 1 << 28  # of columns in float32
-CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 12e9, 50e9  # bytes, bytes and flops a second
+CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 16e9, 50e9  # bytes, bytes and flops a second
 OTHERS = 3.0  # what else it takes, beside the factorisations
 STEP, NEWTON_STEP, ENTRY = 1.5e-4, 8e-4, 3e-8  # seconds beyond products: a step's, a loss entry's
 

@@ -14,16 +14,16 @@ from .matrixfree import Curvature, SecularCG
 from .secular import SecularNewton
 from .solution import Iterate
 from .systems import GramSystem, JointKernelSystem, KernelSystem, OutlierSystem, System
-from .workspace import Workspace
+from .workspace import LARGE_GRAM, Workspace
 
 Array = NDArray[np.float64]
 
 KERNEL_RATIO = 1.2  # sample space from this many coefficients per sample
 LARGE, LARGE_JOINT = 700, 1500  # unknowns from which conjugate gradients are tried first
+MANY_SAMPLES = 2500  # up to which a kernel of the squared loss is factorised at once
 LARGEST_FACTOR = 4000  # unknowns up to which factorisations may be the faster
 LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
 CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 12e9, 50e9  # bytes, bytes and flops a second
-LARGE_GRAM = 1e8  # multiply-adds from which a float32 Gram matrix pays
 LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own
 
@@ -86,6 +86,8 @@ class SecondOrderModel:
     @property
     def _try_cg(self) -> bool:
         """Whether conjugate gradients come first; a factorisation makes up for their failure."""
+        if self.problem.loss.quadratic and self._in_samples and self._size <= MANY_SAMPLES:
+            return False  # the kernel is kept from step to step
         large = self._size > (LARGE_JOINT if self._joint else LARGE)
         return large and self.problem.design.dim <= LARGEST_BLOCK and not self.work.factorise
 
@@ -164,7 +166,7 @@ class SecondOrderModel:
 
     def _gram_systems(self) -> list[System]:
         if self.problem.loss.quadratic:
-            Q = [self.work.grams.matrix(self.groups)]
+            Q = [self.work.grams.matrix(self.groups, self.precise)]
         else:
             F, dtype = self.at.S + self.at.b, self._dtype
             with np.errstate(over="ignore", invalid="ignore"):

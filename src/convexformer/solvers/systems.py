@@ -78,8 +78,11 @@ class GramSystem:
             z = np.zeros_like(self.B)
             return State.of(0.0, z.reshape(shape), self.B.reshape(shape), None)
         s = np.sqrt(np.repeat(eta, self.size)[used])[:, None]
-        B, Q = self.B[used], self.Q[:, used]
-        T = s * Q[used] * s.T
+        everything = len(used) == len(self.Q)
+        Q = self.Q if everything else self.Q[:, used]
+        B = self.B[used]
+        T = s * (Q if everything else Q[used])
+        T *= s.T
         T[np.diag_indices_from(T)] += self.beta
         L = cholesky(T, lower=True, check_finite=False)
         t = cho_solve((L, True), s * B, check_finite=False)

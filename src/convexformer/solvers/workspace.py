@@ -12,8 +12,10 @@ from .blocks import Axes
 Array = NDArray[np.float64]
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
+CACHE = 16e6  # bytes of columns that are quick to read
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
+LARGE_GRAM = 1e8  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 STALE = 0.03  # relative change of eta that calls for an update
 
@@ -40,8 +42,10 @@ class Columns:
     def of(self, groups: Groups) -> tuple[NDArray[np.float32], float, Groups]:
         """Columns over a unit of length, the unit, and the groups: `groups`, or some more."""
         if not (len(groups) >= 0.5 * len(self._groups) and np.all(np.isin(groups, self._groups))):
-            most = 2 * len(groups) >= self.design.n_groups
-            self._groups = np.arange(self.design.n_groups) if most else groups
+            design = self.design
+            small = 4 * design.n_samples * design.n_groups * design.dim <= CACHE
+            most = small and 2 * len(groups) >= design.n_groups
+            self._groups = np.arange(design.n_groups) if most else groups
             self._A, self._unit = float32_columns(self.design, self._groups, self.center)
         return self._A, self._unit, self._groups
 
@@ -81,27 +85,31 @@ class Grams:
     def _forget(self) -> None:
         self._position: dict[int, int] = {}
         self._Q = np.zeros((0, 0))
+        self._precise = True
 
-    def matrix(self, groups: Groups) -> Array:
-        """The block of `groups`, ``(p, p)``."""
+    def matrix(self, groups: Groups, precise: bool = True) -> Array:
+        """The block of `groups`, ``(p, p)``; products of large ones in float32 if not `precise`."""
         new = [k for k in groups.tolist() if k not in self._position]
         p = (len(self._position) + len(new)) * self.design.dim
-        if 8 * p * p > CACHE_BYTES:
+        if 8 * p * p > CACHE_BYTES or (precise and not self._precise):
             self._forget()
             new = groups.tolist()
         if new:
-            self._grow(np.array(new))
+            self._grow(np.array(new), precise)
         first = self.design.dim * np.array([self._position[k] for k in groups.tolist()])
         index = (first[:, None] + np.arange(self.design.dim)).ravel()
         return self._Q[np.ix_(index, index)]
 
-    def _grow(self, new: Groups) -> None:
+    def _grow(self, new: Groups, precise: bool) -> None:
         old = np.array(list(self._position), dtype=np.intp)
-        everything = np.concatenate([old, new])
-        added = self.design.cross_gram(everything, new, self.weight, self.center)
-        p = len(self._Q)
-        Q = np.empty((len(added), len(added)))
-        Q[:p, :p], Q[:, p:], Q[p:, :p] = self._Q, added, added[:p].T
+        p, q = len(old) * self.design.dim, len(new) * self.design.dim
+        precise |= self.design.n_samples * (p + q) * q < LARGE_GRAM
+        self._precise &= precise
+        dtype = np.float64 if precise else np.float32
+        Q = np.empty((p + q, p + q))
+        Q[:p, :p] = self._Q
+        inner, across = self.design.cross_gram(old, new, self.weight, self.center, dtype)
+        Q[p:, p:], Q[:p, p:], Q[p:, :p] = inner, across, across.T
         self._Q = Q
         for k in new.tolist():
             self._position[k] = len(self._position)
