@@ -20,23 +20,39 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 Outputs = NDArray[np.intp]
 
-FEWEST = 2  # outputs
 LARGEST = 1 << 30  # bytes of rotated tokens
 BATCH = 10_000_000  # coefficients that descend at once: about 1 GB with their history
 CYCLES = 8  # of sweeps in a round, at most
 WINDOW = 40  # sweeps by which progress is judged
-NEWTON = 20  # products in the smaller space that Newton's method is expected to take
+SWEEPS = 30  # that are expected
+SPEED, MEMORY = 50e9, 10e9  # flops and bytes a second
+VISIT = 1.5e-4  # seconds of a visit to one token, its products aside
+NEWTON = 10, 40  # factorisations, or kernels of samples, that Newton's method should take
 
 
 def suits(problem: Problem) -> bool:
-    """Whether outputs separate, share their curvature, and fit into memory once more."""
+    """Whether outputs separate, share their curvature, and are enough to make descent pay."""
     n, d, c = problem.shape
-    return (
-        problem.separable
-        and problem.loss.quadratic
-        and c >= FEWEST
-        and 4 * problem.design.n_samples * n * d <= LARGEST
-    )
+    N = problem.design.n_samples
+    if not (problem.separable and problem.loss.quadratic and 4 * N * n * d <= LARGEST):
+        return False
+    axes = n * (20 * d**3 + 4 * N * d * d) / SPEED
+    newton = float(_newton_seconds(problem, np.array(n * d / 2)))
+    return axes + SWEEPS * _sweep_seconds(problem, c) <= c * newton
+
+
+def _sweep_seconds(problem: Problem, n_outputs: int) -> float:
+    n, d, _ = problem.shape
+    p, N = n * d, problem.design.n_samples
+    return n * VISIT + n_outputs * 2 * p * min(p, 2 * N) / SPEED
+
+
+def _newton_seconds(problem: Problem, used: Array) -> Array:
+    """For one output that uses so many coefficients."""
+    n, d, _ = problem.shape
+    N = problem.design.n_samples
+    factors = np.where(used <= N, *NEWTON) * np.minimum(used, N) ** 2 * used / SPEED
+    return 5e-3 + 80 * N * n * d / MEMORY + factors
 
 
 @dataclass
@@ -61,9 +77,8 @@ class _At:
         inner = np.einsum("kdc,kdc->c", Z, point.M)
         # <y, v> = ||v||^2 + <z, m>: the gap without the difference of primal and dual
         ray = 1 + np.divide(inner, square, out=np.zeros_like(inner), where=square > 0)
-        top = point.norms.max(axis=0, initial=0.0)
-        scale = np.minimum(ray, beta / np.maximum(top, np.finfo(float).tiny))
-        scale = np.maximum(scale, 0.0)
+        limit = beta / np.maximum(point.norms.max(axis=0, initial=0.0), 1e-9 * beta)
+        scale = np.clip(ray, 0.0, limit)
         gap = 0.5 * (1 - scale) ** 2 * square + penalty - scale * inner
         return cls(Z, point.M, b, 0.5 * square + penalty, gap, square)
 
@@ -106,10 +121,11 @@ class Batched:
     def _start(self, init: Solution | None) -> _At:
         """At `init`, or at zero for outputs for which that is better."""
         problem, beta = self.problem, self.beta
-        zero = _At.of(problem, np.zeros(problem.shape), beta)
+        everyone = np.arange(problem.n_outputs)  # makes copies: what is given is not ours to change
+        zero = _At.of(problem, np.zeros(problem.shape), beta)[everyone]
         if init is None:
             return zero
-        at = _At.of(problem, init.Z, beta)
+        at = _At.of(problem, init.Z, beta)[everyone]
         worse = ~(at.primal <= zero.primal)
         at[worse] = zero[worse]
         return at
@@ -157,11 +173,9 @@ class Batched:
 
     def _slow(self, at: _At, before: Array, sweeps: int, n_live: int) -> NDArray[np.bool_]:
         """Outputs that Newton's method would finish sooner, by the progress since `before`."""
-        n, d, _ = self.problem.shape
-        N, p = self.problem.design.n_samples, n * d
-        used = d * np.count_nonzero(np.any(at.Z, axis=1), axis=0)
-        newton = NEWTON * np.minimum(used, N) ** 2.0 * used
-        sweep = 3 * min(2 * p * p, 4 * N * p) * max(1.0, FEW / max(n_live, 1))
+        used = self.problem.shape[1] * np.count_nonzero(np.any(at.Z, axis=1), axis=0)
+        newton = _newton_seconds(self.problem, used.astype(float))
+        sweep = _sweep_seconds(self.problem, n_live) / max(n_live, 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             rate = np.log(before / at.gap) / sweeps
             ahead = np.log(at.gap / (self.tol * at.primal)) / rate
