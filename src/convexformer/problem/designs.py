@@ -26,6 +26,11 @@ class Design(ABC):
     n_groups: int
     dim: int
 
+    @property
+    def float32(self) -> NDArray[np.float32] | None:
+        """All columns ``(N, n_groups * d)`` where they lie in memory in float32."""
+        return None
+
     @abstractmethod
     def gather(self, rows: slice, groups: Groups) -> Array:
         """Columns of `groups`, as a fresh float64 array ``(rows, groups * d)``."""
@@ -193,6 +198,13 @@ class TokenDesign(Design):
             )
         self.X, self.mask = X, mask
         self.n_samples, self.n_groups, self.dim = X.shape
+
+    @property
+    def float32(self) -> NDArray[np.float32] | None:
+        X = self.X
+        if self.mask is not None or X.dtype != np.float32 or not X.flags.c_contiguous:
+            return None
+        return np.asarray(X).reshape(len(X), -1)
 
     def gather(self, rows: slice, groups: Groups) -> Array:
         A = self.X[rows]

@@ -13,7 +13,7 @@ are formed in float32 as long as that serves; what is returned is certified in f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +34,16 @@ GRAM_RATIO = 1.2  # coefficients per sample up to which their space is the small
 LEAST_SKETCH, SKETCH = 32, 96  # outputs of a sketch
 SKETCH_GAP = 2e-3  # relative gap that ends the work on the sketch
 STAGE, STAGE_GAP = 0.1, 0.05  # factor of beta per stage on the sketch, and the gap that ends one
-ROUGH, FINE = 0.4, 0.1  # staleness of kernels, for the sketch and for all outputs
 MARGIN = 0.1  # tokens whose correlations are this near to the limit are watched
 DUST = 1e-12  # of the largest eta: none
-ROUNDS = 6  # float64 certificates at most
+ROUNDS = 4  # in which tokens that nobody watched may join
+SMALL = 1e8  # multiply-adds of a product up to which float64 costs nothing
+RETRIES = 3  # in the best of precisions, as each aims lower
+PRECISIONS = (  # of products, of factors
+    (np.float32, np.float32),
+    (np.float64, np.float32),
+    *RETRIES * [(np.float64, np.float64)],
+)
 PATIENCE = 6  # steps without progress
 
 
@@ -68,69 +74,79 @@ class _Shared:
         self, problem: Problem, beta: float, tol: float, clock: Clock, work: Workspace
     ) -> None:
         self.problem, self.beta, self.tol, self.clock, self.work = problem, beta, tol, clock, work
-        self.columns = Columns(problem, np.float32)
-        self.axes = problem.principal_axes
-        self.Y = self.columns.balanced(self.columns.root * problem.Y) @ self.axes
         self.weight = problem.penalty.column(problem.shape[0])[:, 0]
         self.everything = np.arange(problem.shape[0])
         self.norms = np.full(len(self.weight), np.inf)  # of correlations; unknown ones are watched
+        self.axes = problem.principal_axes
+        self._in(*PRECISIONS[-1])
+        self.Y = self.columns.balanced(self.columns.root * problem.Y) @ self.axes
+
+    def _in(self, products: type, factors: type) -> None:
+        """Work in these precisions from now on."""
+        self.columns, self.factors = Columns(self.problem, products), factors
         self.kernel: Kernel | None = None
 
     def solve(self, init: Solution | None) -> Solution:
         Z = np.zeros(self.problem.shape) if init is None else init.Z
-        eta = self.problem.penalty.norms(Z)[:, 0] / self.weight
-        found: Solution | None = None
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                if not np.any(eta):
-                    eta = self._sketched(eta)
-                found = self._polished(eta)
-        except LinAlgError:
-            pass
-        if found is None:
-            found = self._certified(Z)[0]
-        elif not found.converged and init is not None:
-            start = self._certified(Z)[0]
-            found = min(found, start, key=lambda s: s.certificate.relative_gap)
-        return found
+        self.eta = self.problem.penalty.norms(Z)[:, 0] / self.weight
+        small = self.Y.size * self.problem.design.n_groups * self.problem.design.dim < SMALL
+        best: Solution | None = None
+        tol = 0.9 * self.tol
+        for precision in PRECISIONS[-RETRIES:] if small else PRECISIONS:
+            if (self.columns.dtype, self.factors) != precision:
+                self._in(*precision)
+            try:
+                if not np.any(self.eta):
+                    self._sketched()
+                found = self._polished(tol)
+            except LinAlgError:
+                continue
+            best = found if best is None else _better(best, found)
+            if best.converged or self.clock.expired:
+                break
+            tol *= 0.2
+        if best is None or (not best.converged and init is not None):
+            start = self._certified(Z)
+            best = start if best is None else _better(best, start)
+        return best
 
-    def _sketched(self, eta: Array) -> Array:
+    def _sketched(self) -> None:
         """eta for a sketch of the outputs, beta coming down in stages."""
         c = self.Y.shape[1]
         r = c if c < 2 * LEAST_SKETCH else min(max(LEAST_SKETCH, c // 4), SKETCH)
         Y = self.Y @ sketch(c, r, np.random.default_rng(0))
-        stage = self.problem.beta_max
-        while stage > self.beta and not self.clock.expired:
-            stage = max(self.beta, STAGE * stage)
-            system = self._system(Y, stage, self.everything, ROUGH)
-            gap = SKETCH_GAP if stage == self.beta else STAGE_GAP
-            newton = _Newton(system, self.weight, stage, self.clock)
-            at = newton.minimise(eta, gap)
-            eta, self.norms = at.eta, at.norms
-        return eta
+        for stage in self._stages(with_last=r < c):
+            newton = self._newton(Y, stage, self.everything)
+            at = newton.minimise(self.eta, SKETCH_GAP if stage == self.beta else STAGE_GAP)
+            self.eta, self.norms = at.eta, at.norms
 
-    def _polished(self, eta: Array) -> Solution | None:
-        """The best of a few rounds, each of which ends with a certificate."""
-        best: Solution | None = None
+    def _stages(self, with_last: bool) -> list[float]:
+        """Betas between the largest and the one wanted."""
+        ratio = self.problem.beta_max / self.beta
+        steps = int(np.ceil(np.log(ratio) / np.log(1 / STAGE) - 0.2))
+        stages = [self.beta * ratio ** (1 - j / steps) for j in range(1, steps)]
+        return [*stages, self.beta] if with_last else stages
+
+    def _polished(self, tol: float) -> Solution:
+        """All outputs, on tokens that are watched, until no other token is wanted."""
         for _ in range(ROUNDS):
             near = self.norms > (1 - MARGIN) * self.weight * self.beta
-            watched = np.flatnonzero((eta > 0) | near)
-            system = self._system(self.Y, self.beta, watched, FINE)
-            newton = _Newton(system, self.weight, self.beta, self.clock)
-            eta = newton.minimise(eta, 0.5 * self.tol).eta
-            Z, used = np.zeros(self.problem.shape), np.flatnonzero(eta)
-            Z[used] = system.coefficients(used) @ self.axes.T
-            found, self.norms = self._certified(Z)
-            if best is None or found.certificate.relative_gap < best.certificate.relative_gap:
-                best = found
-            if best.converged or self.clock.expired:
+            watched = np.flatnonzero((self.eta > 0) | near)
+            newton = self._newton(self.Y, self.beta, watched)
+            at = newton.minimise(self.eta, tol)
+            self.eta = at.eta
+            if not np.isfinite(at.gap):
+                raise LinAlgError("This precision does not serve.")
+            Z, used = np.zeros(self.problem.shape), np.flatnonzero(self.eta)
+            Z[used] = newton.system.coefficients(used) @ self.axes.T
+            found = self._certified(Z)
+            wanted = np.flatnonzero(self.norms > self.weight * self.beta)
+            if found.converged or self.clock.expired or np.all(np.isin(wanted, watched)):
                 break
-            if np.all(np.isin(np.flatnonzero(self.norms > self.weight * self.beta), watched)):
-                self.columns = Columns(self.problem, np.float64)  # float32 was not enough
-        return best
+        return found
 
-    def _certified(self, Z: Array) -> tuple[Solution, Array]:
-        """`Z` with its best intercept and certificate, and the norms of its correlations."""
+    def _certified(self, Z: Array) -> Solution:
+        """`Z` with its best intercept and certificate."""
         problem = self.problem
         S = problem.scores(Z)
         b = problem.best_intercept(S, problem.null_intercept)
@@ -141,18 +157,25 @@ class _Shared:
         self.clock.record(certificate.relative_gap, Z)
         b = problem.outer_intercept(Z, b)
         converged = certificate.relative_gap <= self.tol
-        solution = Solution(Z, b, certificate, converged, self.clock.n_iter, self.clock.trace)
-        return solution, point.norms[:, 0] * self.weight
+        self.norms = point.norms[:, 0] * self.weight
+        return Solution(Z, b, certificate, converged, self.clock.n_iter, self.clock.trace)
 
-    def _system(self, Y: Array, beta: float, watched: Groups, stale: float) -> SharedSystem:
-        n = len(self.everything)
+    def _newton(self, Y: Array, beta: float, watched: Groups) -> _Newton:
+        system: SharedSystem
         if _in_coefficients(self.problem):
             Q = self.work.grams.matrix(self.everything)
-            B = Columns(self.problem, np.float64).correlate(Y, self.everything)
-            return SharedGram(Q, B.reshape(len(Q), -1), float(np.vdot(Y, Y)), n, beta)
-        if self.kernel is None:
-            self.kernel = Kernel(self.columns)
-        return SharedKernel(Y, self.columns, self.kernel, watched, beta, stale)
+            B = Columns(self.problem, np.float64).correlate(Y, self.everything).reshape(len(Q), -1)
+            system = SharedGram(
+                Q, B, float(np.vdot(Y, Y)), len(self.everything), beta, self.factors
+            )
+        else:
+            self.kernel = self.kernel or Kernel(self.columns, self.factors)
+            system = SharedKernel(Y, self.columns, self.kernel, watched, beta)
+        return _Newton(system, self.weight, beta, self.clock)
+
+
+def _better(one: Solution, other: Solution) -> Solution:
+    return min(one, other, key=lambda s: s.certificate.relative_gap)
 
 
 @dataclass(frozen=True)
@@ -172,7 +195,10 @@ class _Newton:
         self.radius = beta * weight
 
     def minimise(self, eta: Array, tol: float) -> _Point:
-        """Steps until the gap is below `tol` or falls no more; the system is left at the end."""
+        """Steps until the gap is below `tol` or falls no more; the system is left there.
+
+        A gap of infinity says that it is not, because its precision does not suffice.
+        """
         at = self._point(eta, 0.01)
         best, idle = at.gap, 0
         while True:
@@ -180,9 +206,12 @@ class _Newton:
             if at.gap <= tol or idle >= PATIENCE or self.clock.expired:
                 return at
             self.clock.n_iter += 1
-            new = self._step(at, max(0.1 * at.gap, 0.3 * tol))
-            if new is None:
-                return self._point(at.eta, 0.3 * tol)
+            try:
+                new = self._step(at, max(0.05 * at.gap, 0.2 * tol))
+                if new is None:
+                    return self._point(at.eta, 0.2 * tol)
+            except LinAlgError:
+                return replace(at, gap=np.inf)
             at = new
             best, idle = min(best, at.gap), 0 if at.gap < 0.8 * best else idle + 1
 
@@ -193,7 +222,9 @@ class _Newton:
         limit = float(np.min(self.radius / np.maximum(norms, 1e-300)))
         scale = min(max(found.reach / found.size, 0.0), limit)
         dual = scale * found.reach - 0.5 * scale**2 * found.size
-        value = 0.5 * found.reach + 0.5 * self.beta * float(self.weight**2 @ eta)
+        # max_V <Y, V> - <V, M V> / 2: an error of V counts twice over
+        value = found.reach - 0.5 * found.size - 0.5 / self.beta * float(eta @ found.squares)
+        value += 0.5 * self.beta * float(self.weight**2 @ eta)
         slack = 0.5 * found.left**2 * found.size + 1e-6 * abs(value)
         # What refinement left changes loss and correlations alike.
         gap = abs(primal - dual) / primal + found.left

@@ -14,18 +14,21 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
-from scipy.linalg.blas import ssyrk
-from scipy.linalg.lapack import spotri
+from scipy.linalg.blas import get_blas_funcs
+from scipy.linalg.lapack import get_lapack_funcs
 
 from ..problem import Problem
 from ..problem.designs import Groups
 
 Array = NDArray[np.float64]
-Single = NDArray[np.float32]
 
 COLUMNS = 512  # of X, multiplied at once
 MIXES = 48  # outputs that a Hessian among samples is made of
+ROUGH, FINE = 0.4, 0.05  # relative changes of eta that update the kernel
+FEW_OUTPUTS = 32  # samples per output from which refinement is cheap beside updates
 FRESH = 0.02  # relative change of eta that a kernel brought up to date may miss
+ROUNDING = 1e-3  # relative error of a float32 kernel, for all we know
+LEAST_RATIO = 0.1  # of a contraction to the kernel's relative error, however well it goes
 SLOW = 0.5  # contraction of refinement from which the kernel is brought up to date
 FLOOR = {np.float32: 2e-6, np.float64: 1e-13}  # relative residual that rounding may leave
 WEAK = 1e-3  # what a token must add to M, beside the identity, to be read off a float32 inverse
@@ -62,30 +65,35 @@ class Columns:
         self.design, self.dtype = problem.design, dtype
         self.root = np.sqrt(problem.weight)[:, None]
         shape = (self.design.n_groups, self.design.dim)
-        self.center = np.zeros(shape) if problem.center is None else problem.center
+        center = np.zeros(shape) if problem.center is None else problem.center
+        self.center = center.astype(dtype)
+        self.weighted = bool(np.any(problem.weight != 1))
         self.intercept = problem.intercept
 
     def correlate(self, V: Array, groups: Groups) -> NDArray:
         """``X_k' V``, ``(groups, d, c)``."""
         weighted: NDArray = (self.root * V).astype(self.dtype)
-        total = weighted.sum(axis=0, dtype=np.float64)
+        total = weighted.sum(axis=0, dtype=np.float64).astype(self.dtype)
         G = np.empty((len(groups), self.design.dim, V.shape[1]), self.dtype)
         for part, A in self._blocks(groups):
-            own = (A.T @ weighted).reshape(-1, *G.shape[1:])
-            G[part] = own - (self.center[groups[part]][:, :, None] * total).astype(self.dtype)
+            own = np.matmul(A.T, weighted, out=G[part].reshape(A.shape[1], -1))
+            own -= self.center[groups[part]].reshape(-1, 1) * total
         return G
 
     def predict(self, Z: NDArray, groups: Groups) -> Array:
         """``sum_k X_k Z_k``, ``(N, c)``."""
         F: NDArray = np.zeros((len(self.root), Z.shape[2]), self.dtype)
         for part, A in self._blocks(groups):
-            F += A @ Z[part].reshape(A.shape[1], -1)
-        return self.root * (F - np.tensordot(self.center[groups], Z, axes=2))
+            own = Z[part].reshape(A.shape[1], -1)
+            F += A @ own
+            F -= self.center[groups[part]].ravel() @ own
+        return self.root * F
 
-    def token(self, group: int) -> Single:
+    def token(self, group: int, dtype: type) -> NDArray:
         """One of them, ``(N, d)``."""
-        A = self.design.whole(np.array([group]), np.float32) - self.center[group].astype(np.float32)
-        A *= self.root
+        A = self.design.whole(np.array([group]), dtype) - self.center[group].astype(dtype)
+        if self.weighted:
+            A *= self.root
         return A
 
     def balanced(self, V: Array) -> Array:
@@ -102,24 +110,27 @@ class Columns:
 
 
 class Kernel:
-    """``K = sum_k scaled_k X_k X_k'`` in float32, as recent as asked for, and I + K factorised."""
+    """``K = sum_k scaled_k X_k X_k'``, as recent as asked for, and I + K factorised."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, dtype: type) -> None:
         N = len(columns.root)
-        self.columns = columns
+        self.columns, self.dtype = columns, dtype
+        self.syrk = get_blas_funcs("syrk", dtype=dtype)
         self.scaled = np.zeros(columns.design.n_groups)
-        self.K: Single = np.zeros((N, N), np.float32, order="F")  # its lower half
-        self.factor: Single | None = None
+        self.K: NDArray = np.zeros((N, N), dtype, order="F")  # its lower half
+        self.factor: NDArray | None = None
+        self._ratio = 1.0  # of a contraction that was seen to the largest relative error
 
     def update(self, scaled: Array, stale: float) -> bool:
         """Follow tokens whose weight moved by more than `stale`; whether there were any."""
         change = scaled - self.scaled
         moved = (np.abs(change) > stale * np.minimum(scaled, self.scaled)) & (change != 0)
         for k in np.flatnonzero(moved):
-            B = self.columns.token(k)
-            B *= np.float32(np.sqrt(abs(change[k])))
+            B = self.columns.token(k, self.dtype)
+            B *= np.sqrt(abs(change[k]))
             # B' is in Fortran's order as it stands: nothing is copied
-            self.K = ssyrk(np.sign(change[k]), B.T, 1.0, self.K, trans=1, lower=1, overwrite_c=1)
+            sign = np.sign(change[k])
+            self.K = self.syrk(sign, B.T, 1.0, self.K, trans=1, lower=1, overwrite_c=1)
         self.scaled[moved] = scaled[moved]
         if self.factor is None or np.any(moved):
             T = self.K.copy(order="F")
@@ -127,12 +138,23 @@ class Kernel:
             self.factor = cholesky(T, lower=True, overwrite_a=True, check_finite=False)
         return bool(np.any(moved))
 
-    def solve(self, R: Array) -> Single:
-        """About ``(I + K)^-1 R``."""
-        B = R.astype(np.float32, order="F")
-        return np.asarray(cho_solve((self.factor, True), B, overwrite_b=True, check_finite=False))
+    def contraction(self, scaled: Array) -> float:
+        """By which refinement is expected to reduce a residual at `scaled`."""
+        return self._ratio * self._error(scaled)
 
-    def half(self, U: Single) -> Single:
+    def learn(self, scaled: Array, contraction: float) -> None:
+        """Take note of the contraction that was seen at `scaled`."""
+        self._ratio = max(contraction / self._error(scaled), LEAST_RATIO)
+
+    def _error(self, scaled: Array) -> float:
+        most = np.maximum(np.maximum(scaled, self.scaled), np.finfo(float).tiny)
+        return ROUNDING + float(np.max(np.abs(scaled - self.scaled) / most))
+
+    def solve(self, R: Array) -> NDArray:
+        """About ``(I + K)^-1 R``."""
+        return _solved(self.factor, R)
+
+    def half(self, U: NDArray) -> NDArray:
         """``L^-1 U``, in the place of `U`."""
         L = self.factor
         return np.asarray(solve_triangular(L, U, lower=True, overwrite_b=True, check_finite=False))
@@ -150,8 +172,6 @@ class SharedKernel:
     watched : ndarray of int
         Groups that may be used.
     beta : float
-    stale : float
-        Relative change of eta that updates the kernel.
     """
 
     def __init__(
@@ -161,47 +181,46 @@ class SharedKernel:
         kernel: Kernel,
         watched: Groups,
         beta: float,
-        stale: float,
     ) -> None:
         self.Y, self.columns, self.kernel, self.watched = Y, columns, kernel, watched
-        self.beta, self.stale, self.contraction = beta, stale, 0.2
+        self.beta = beta
+        self.fine = FINE if Y.shape[1] * FEW_OUTPUTS > len(Y) else ROUGH
         self.rng = np.random.default_rng(0)
         self.V: Array | None = None
 
     def measure(self, eta: Array, accuracy: float) -> Measure:
         self.scaled = eta / self.beta
-        self.kernel.update(self.scaled, self.stale)
+        self.kernel.update(self.scaled, ROUGH if accuracy >= 1e-3 else self.fine)
         if self.V is None:
             self.V = self.columns.balanced(self.kernel.solve(self.Y)) if np.any(eta) else self.Y
             self.G = self.columns.correlate(self.V, self.watched)
         left = self._refine(accuracy) if np.any(eta) else 0.0
         squares = np.zeros(len(eta))
         squares[self.watched] = _squares(self.G)
-        return Measure(squares, float(np.vdot(self.Y, self.V)), float(np.vdot(self.V, self.V)), left)
+        return Measure(
+            squares, float(np.vdot(self.Y, self.V)), float(np.vdot(self.V, self.V)), left
+        )
 
     def _refine(self, accuracy: float) -> float:
-        """Correct V until the next residual should be below `accuracy`; returns that."""
-        floor, before = FLOOR[self.columns.dtype], np.inf
+        """Correct V until the next residual should be below `accuracy`; returns that one."""
+        kernel, floor, before = self.kernel, FLOOR[self.columns.dtype], np.nan
         cells = np.flatnonzero(self.scaled)
         for _ in range(40):
-            F = self.columns.predict(self._scaled(cells), cells)
-            R = self.Y - self.V - F
+            R = self.Y - self.V - self.columns.predict(self._scaled(cells), cells)
             now = float(np.linalg.norm(R) / np.linalg.norm(self.V))
-            if not np.isfinite(now):
-                break
             if np.isfinite(before):
-                self.contraction = now / before
-            slow = self.contraction > SLOW and now > floor
-            if slow:
-                if not self.kernel.update(self.scaled, FRESH):
+                kernel.learn(self.scaled, now / before)
+            before = now
+            if kernel.contraction(self.scaled) > SLOW and now > floor:
+                if not kernel.update(self.scaled, FRESH):
                     break
-                self.contraction = 0.2
-            move = self.columns.balanced(self.kernel.solve(R))
+                before = np.nan
+            move = self.columns.balanced(kernel.solve(R))
             self.V = self.V + move
             self.G += self.columns.correlate(move, self.watched)
-            if now * self.contraction <= accuracy or now <= floor:
-                return now * min(1.0, self.contraction)
-            before = np.inf if slow else now
+            left = now * min(1.0, kernel.contraction(self.scaled))
+            if left <= accuracy or now <= floor:
+                return left
         raise LinAlgError("Refinement does not converge.")
 
     def _scaled(self, cells: Groups) -> NDArray:
@@ -218,17 +237,18 @@ class SharedKernel:
     def curvature(self, cells: Groups, radius: Array) -> Array:
         """From random mixes of the outputs, but for the first, where they are many."""
         r = min(MIXES, self.Y.shape[1])
-        U = np.empty((len(self.Y), len(cells) * r), np.float32, order="F")
-        mixes = sketch(self.Y.shape[1], r, self.rng).astype(np.float32)
+        dtype = self.kernel.dtype
+        U = np.empty((len(self.Y), len(cells) * r), dtype, order="F")
+        mixes = sketch(self.Y.shape[1], r, self.rng).astype(dtype)
         for j, (k, limit) in enumerate(zip(cells, radius, strict=True)):
-            G = (self.G[self._position(k)] / limit).astype(np.float32)
-            U[:, j * r : (j + 1) * r] = self.columns.token(k) @ (G @ mixes)
+            G = (self.G[self._position(k)] / limit).astype(dtype)
+            U[:, j * r : (j + 1) * r] = self.columns.token(k, dtype) @ (G @ mixes)
         T = self.kernel.half(U).reshape(-1, len(cells), order="F")
         return np.asarray(T.T @ T, dtype=np.float64)
 
 
 class SharedGram:
-    """Works among coefficients: float32 factors, refined in float64.
+    """Works among coefficients: factors of any precision, refined in float64.
 
     Parameters
     ----------
@@ -240,83 +260,108 @@ class SharedGram:
         ``<Y, Y>``.
     n_groups : int
     beta : float
+    dtype : type
+        Of the factors, and of Hessians.
     """
 
-    def __init__(self, Q: Array, B: Array, total: float, n_groups: int, beta: float) -> None:
-        self.Q, self.B, self.total, self.beta = Q, B, total, beta
+    def __init__(
+        self, Q: Array, B: Array, total: float, n_groups: int, beta: float, dtype: type
+    ) -> None:
+        self.Q, self.B, self.total, self.beta, self.dtype = Q, B, total, beta, dtype
         self.n_groups, self.size = n_groups, len(Q) // n_groups
 
     def measure(self, eta: Array, accuracy: float) -> Measure:
         self.scaled = np.repeat(eta / self.beta, self.size)
         used = self.used = np.flatnonzero(self.scaled)
         s = self.s = np.sqrt(self.scaled[used])[:, None]
-        T = (s * self.Q[np.ix_(used, used)] * s.T).astype(np.float32, order="F")
+        T = np.asarray(_block(self.Q, used) * s, dtype=self.dtype)
+        T *= s.T
         T[np.diag_indices_from(T)] += 1.0
-        self.factor = cholesky(T, lower=True, overwrite_a=True, check_finite=False)
-        t, left = self._refine(self.Q[:, used], s * self.B[used], accuracy)
+        self.factor = cholesky(T.T, lower=True, overwrite_a=True, check_finite=False)
+        t, left = self._refine(s * self.B[used], accuracy)
         z = s * t
         reach = self.total - float(np.vdot(self.B[used], z))
         size = reach - float(np.vdot(self.G[used], z))
-        squares = _squares(self.G.reshape(self.n_groups, -1))
-        return Measure(squares, reach, size, left)
+        return Measure(_squares(self.G.reshape(self.n_groups, self.size, -1)), reach, size, left)
 
-    def _refine(self, Q: Array, right: Array, accuracy: float) -> tuple[Array, float]:
+    def _refine(self, right: Array, accuracy: float) -> tuple[Array, float]:
         """``(I + S Q S) t = right``, and G with it."""
-        t, before = self._solve(right).astype(np.float64), np.inf
+        t, before = _solved(self.factor, right).astype(np.float64), np.inf
+        few = 2 * len(self.used) < len(self.Q)
+        Q, Z = self.Q[:, self.used] if few else self.Q, np.zeros_like(self.B)
         for _ in range(20):
-            self.G = self.B - Q @ (self.s * t)
+            Z[self.used] = self.s * t
+            self.G = self.B - Q @ (Z[self.used] if few else Z)
             R = self.s * self.G[self.used] - t
             left = float(np.linalg.norm(R) / max(np.linalg.norm(t), np.finfo(float).tiny))
             if left <= max(accuracy, FLOOR[np.float64]):
                 return t, left
             if not left <= SLOW * before:
                 break
-            t, before = t + self._solve(R), left
+            t, before = t + _solved(self.factor, R), left
         raise LinAlgError("Refinement does not converge.")
-
-    def _solve(self, R: Array) -> Single:
-        B = R.astype(np.float32, order="F")
-        return np.asarray(cho_solve((self.factor, True), B, overwrite_b=True, check_finite=False))
 
     def coefficients(self, cells: Groups) -> Array:
         Z = self.scaled[:, None] * self.G
         return np.asarray(Z.reshape(self.n_groups, self.size, -1)[cells])
 
     def curvature(self, cells: Groups, radius: Array) -> Array:
-        """``(Q - Q S (I + SQS)^-1 S Q) * GG'``, summed over blocks."""
-        columns = (cells[:, None] * self.size + np.arange(self.size)).ravel()
-        inner = self._inner(columns)
-        G = (self.G[columns] / np.repeat(radius, self.size)[:, None]).astype(np.float32)
-        inner *= G @ G.T
-        A = inner.reshape(len(cells), self.size, len(cells), -1).sum(axis=(1, 3))
-        return np.asarray(A, dtype=np.float64)
+        """``(Q - Q S (I + SQS)^-1 S Q) * GG'``, summed over blocks.
 
-    def _inner(self, columns: Groups) -> Single:
-        """``X' M^-1 X`` of some columns.
-
-        Among those that weigh enough it is ``S^-1 (I - (I + SQS)^-1) S^-1``, at a third of the cost.
+        Where both tokens weigh enough the first factor is ``S^-1 (I - (I + SQS)^-1) S^-1``, at a
+        third of the cost.
         """
-        place = np.full(len(self.Q), -1)
-        place[self.used] = np.arange(len(self.used))
-        weight = self.scaled[columns] * np.diagonal(self.Q)[columns]
-        weight = np.repeat(weight.reshape(-1, self.size).max(axis=1), self.size)
+        weight = (self.scaled * np.diagonal(self.Q)).reshape(self.n_groups, -1).max(axis=1)[cells]
         strong, weak = np.flatnonzero(weight > WEAK), np.flatnonzero(weight <= WEAK)
-        inner = np.empty((len(columns), len(columns)), np.float32)
-        rows, s = place[columns[strong]], self.s.astype(np.float32)
-        if len(strong):
-            inverse, _ = spotri(self.factor, lower=1)
-            low = inverse[np.ix_(rows, rows)]  # rows ascend: its lower half is right
-            low = -(np.tril(low) + np.tril(low, -1).T)
-            low[np.diag_indices_from(low)] += 1.0
-            inner[np.ix_(strong, strong)] = low / s[rows] / s[rows].T
+        columns = self._columns(cells[strong])
+        rows = np.searchsorted(self.used, columns)
+        G = self._directions(cells[strong], radius[strong]) / self.s[rows].astype(self.dtype)
+        A = np.zeros((len(cells), len(cells)))
         if len(weak):
-            right = self.s * self.Q[np.ix_(self.used, columns[weak])]
-            through = self._solve(right)
-            inner[np.ix_(strong, weak)] = through[rows] / s[rows]
-            inner[np.ix_(weak, strong)] = inner[np.ix_(strong, weak)].T
-            own = self.Q[np.ix_(columns[weak], columns[weak])] - right.T @ through
-            inner[np.ix_(weak, weak)] = own
-        return inner
+            others = self._columns(cells[weak])
+            right = self.s * self.Q[np.ix_(self.used, others)]
+            through, G_weak = (
+                _solved(self.factor, right),
+                self._directions(cells[weak], radius[weak]),
+            )
+            cross = self._summed(through[rows] * (G @ G_weak.T))
+            A[np.ix_(strong, weak)], A[np.ix_(weak, strong)] = cross, cross.T
+            own = (_block(self.Q, others) - right.T @ through) * (G_weak @ G_weak.T)
+            A[np.ix_(weak, weak)] = self._summed(own)
+        if len(strong):
+            potri = get_lapack_funcs("potri", dtype=self.dtype)
+            inverse, _ = potri(self.factor, lower=1, overwrite_c=1)  # the lower half, zero above
+            half = -_block(inverse.T, rows)
+            half[np.diag_indices_from(half)] = 0.5 * (1.0 + np.diagonal(half))
+            half *= G @ G.T
+            own = self._summed(half)
+            A[np.ix_(strong, strong)] = own + own.T
+        return A
+
+    def _columns(self, cells: Groups) -> Groups:
+        return (cells[:, None] * self.size + np.arange(self.size)).ravel()
+
+    def _directions(self, cells: Groups, radius: Array) -> NDArray:
+        """``G_k / radius_k``, ``(cells * d, c)``."""
+        G = self.G.reshape(self.n_groups, -1)[cells] / radius[:, None]
+        return G.reshape(len(cells) * self.size, self.B.shape[1]).astype(self.dtype)
+
+    def _summed(self, inner: NDArray) -> Array:
+        """Sums over blocks of a token by a token."""
+        sums = inner.reshape(-1, self.size) @ np.ones(self.size, inner.dtype)
+        return np.asarray(sums.reshape(-1, self.size, inner.shape[1] // self.size).sum(axis=1))
+
+
+def _solved(factor: NDArray | None, R: Array) -> NDArray:
+    """``R`` through a Cholesky factor, in its precision."""
+    assert factor is not None
+    B = R.astype(factor.dtype, order="F")
+    return np.asarray(cho_solve((factor, True), B, overwrite_b=True, check_finite=False))
+
+
+def _block(Q: NDArray, index: Groups) -> NDArray:
+    """Rows and columns of `Q`; not copied where they are all of it."""
+    return Q if len(index) == len(Q) else Q[np.ix_(index, index)]
 
 
 def sketch(c: int, r: int, rng: np.random.Generator) -> Array:
@@ -333,5 +378,5 @@ def sketch(c: int, r: int, rng: np.random.Generator) -> Array:
 
 
 def _squares(G: NDArray) -> Array:
-    """Squared norm of every row of `G`, summed in float64."""
-    return np.array([np.sum(np.einsum("ij,ij->i", g, g, dtype=np.float64)) for g in np.atleast_3d(G)])
+    """Squared norm of every token's G."""
+    return np.array([np.sum(np.einsum("ij,ij->i", g, g), dtype=np.float64) for g in G])

@@ -1,0 +1,206 @@
+"""Many outputs that share tokens: certified, on kind and unkind data, by either space."""
+
+import numpy as np
+import pytest
+
+from convexformer.problem import GatedDesign, Problem, Squared, Token, TokenDesign
+from convexformer.solvers import shared, solve, solve_path
+from convexformer.solvers.shared_systems import Columns, Kernel, SharedGram, SharedKernel, sketch
+from convexformer.solvers.solution import Clock
+from convexformer.solvers.workspace import Workspace
+
+GRAM, KERNEL = (150, 6, 4), (60, 20, 6)  # N, n, d: few and many coefficients beside samples
+
+
+def data(shape, c=12, seed=0, dtype=np.float64, noise=0.5):
+    rng = np.random.default_rng(seed)
+    N, n, d = shape
+    X = (rng.normal(size=(N, 1, d)) + rng.normal(size=shape) + rng.normal(size=(n, d))).astype(
+        dtype
+    )
+    Y = np.tensordot(X[:, :3], rng.normal(size=(3, d, c)), axes=2)
+    return X, Y + noise * Y.std() * rng.normal(size=Y.shape)
+
+
+def problem_of(X, Y, intercept=True, weight=None, mask=None, penalty=None):
+    return Problem(TokenDesign(X, mask), Squared(), penalty or Token(), Y, weight, intercept)
+
+
+def own(problem, fraction, tol=1e-6, init=None, **clock):
+    """What this solver reaches alone."""
+    assert shared.fits(problem)
+    beta = fraction * problem.beta_max
+    clock = Clock(clock.pop("max_iter", 1000), **clock)
+    return shared.solve(problem, beta, tol, clock, init, Workspace(problem))
+
+
+def check(problem, solution, tol=1e-6):
+    beta = solution.certificate.beta
+    again = problem.certificate(solution.Z, solution.intercept, beta)
+    assert solution.converged
+    assert again.relative_gap <= tol * (1 + 1e-6)
+    assert again.relative_gap == pytest.approx(solution.certificate.relative_gap, abs=1e-3 * tol)
+
+
+@pytest.mark.parametrize("shape", [GRAM, KERNEL])
+@pytest.mark.parametrize("fraction", [0.5, 0.1, 0.01])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_reaches_the_gap_by_itself(shape, fraction, intercept):
+    problem = problem_of(*data(shape), intercept=intercept)
+    check(problem, own(problem, fraction))
+
+
+@pytest.mark.parametrize("shape", [GRAM, KERNEL])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_float32_serves_and_float64_makes_up_for_it(shape, dtype):
+    problem = problem_of(*data(shape, c=80, dtype=dtype))
+    for tol in (1e-4, 1e-6, 1e-9):
+        check(problem, own(problem, 0.1, tol), tol)
+
+
+@pytest.mark.parametrize("shape", [GRAM, KERNEL])
+def test_agrees_with_the_generic_route(shape):
+    problem = problem_of(*data(shape, c=70))
+    beta = 0.1 * problem.beta_max
+    one, other = own(problem, 0.1, 1e-9), solve(problem, beta, tol=1e-9, method="newton")
+    np.testing.assert_allclose(one.Z, other.Z, atol=1e-4 * np.abs(other.Z).max())
+    np.testing.assert_allclose(one.intercept, other.intercept, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [GRAM, KERNEL])
+@pytest.mark.parametrize("x_scale", [1e-8, 1.0, 1e8])
+@pytest.mark.parametrize("y_scale", [1e-8, 1e8])
+def test_scales(shape, x_scale, y_scale):
+    X, Y = data(shape)
+    problem = problem_of(x_scale * X, y_scale * Y)
+    check(problem, own(problem, 0.1))
+
+
+@pytest.mark.parametrize("shape", [GRAM, KERNEL])
+def test_unkind_input(shape):
+    X, Y = data(shape)
+    X[:, 1] = X[:, 0]  # a duplicate
+    X[:, 2] = 0.0
+    X[:, 3] += 30.0
+    Y[:, 3:] = Y[:, :3] @ np.ones((3, Y.shape[1] - 3))  # of rank 3
+    Y[:, 0] = 7.0
+    rng = np.random.default_rng(1)
+    weight, mask = rng.integers(0, 3, len(X)).astype(float), rng.random(X.shape[:2]) > 0.2
+    penalty = Token(rng.uniform(0.5, 2.0, shape[1]))
+    for problem in (
+        problem_of(X, Y),
+        problem_of(X, Y, weight=weight),
+        problem_of(X, Y, mask=mask, intercept=False),
+        problem_of(X, Y, penalty=penalty),
+        problem_of(np.asfortranarray(X)[::2], Y[::2]),
+    ):
+        beta = 0.05 * problem.beta_max
+        solution = solve(problem, beta)
+        assert solution.converged
+        assert problem.certificate(solution.Z, solution.intercept, beta).relative_gap <= 1.001e-6
+
+
+def test_gates():
+    X, Y = data((80, 6, 4))
+    gates = np.random.default_rng(0).random((80, 5)) > 0.5
+    problem = Problem(GatedDesign(TokenDesign(X), gates), Squared(), Token(), Y)
+    check(problem, own(problem, 0.1))
+
+
+def test_outputs_few_or_samples_many_are_left_to_others(monkeypatch):
+    X, Y = data(KERNEL)
+    assert not shared.fits(problem_of(X, Y[:, :2]))
+    monkeypatch.setattr(shared, "LARGEST_KERNEL", 10)
+    assert not shared.fits(problem_of(X, Y))
+
+
+def test_constant_targets():
+    X, _ = data(KERNEL)
+    problem = problem_of(X, np.full((len(X), 9), 3.0))
+    solution = solve(problem, 1.0)
+    assert solution.converged
+    assert not np.any(solution.Z)
+
+
+@pytest.mark.parametrize("shape", [GRAM, KERNEL])
+def test_warm_start_saves_steps(shape):
+    problem = problem_of(*data(shape))
+    cold = own(problem, 0.1)
+    warm = own(problem, 0.099, init=cold)
+    check(problem, warm)
+    assert warm.n_iter < cold.n_iter
+    again = own(problem, 0.1, init=cold)
+    assert again.n_iter <= 1
+
+
+def test_paths():
+    problem = problem_of(*data(KERNEL))
+    betas = problem.beta_max * np.geomspace(1, 0.01, 6)
+    for solution in solve_path(problem, betas):
+        assert (
+            problem.certificate(
+                solution.Z, solution.intercept, solution.certificate.beta
+            ).relative_gap
+            <= 1.001e-6
+        )
+
+
+def test_early_ends_are_honest():
+    problem = problem_of(*data(KERNEL))
+    beta = 0.1 * problem.beta_max
+    seen = []
+    short = solve(problem, beta, max_iter=2, callback=seen.append)
+    assert not short.converged
+    assert short.n_iter == 2
+    assert len(seen) == len(short.trace) > 2
+    assert short.certificate.relative_gap == pytest.approx(
+        problem.certificate(short.Z, short.intercept, beta).relative_gap
+    )
+    assert not solve(problem, beta, max_time=0.0).converged
+    good = solve(problem, beta)
+    kept = solve(problem, beta, tol=1e-12, max_iter=0, init=good)
+    assert kept.certificate.relative_gap <= good.certificate.relative_gap * (1 + 1e-6)
+
+
+def test_hands_over_what_it_cannot_solve(monkeypatch):
+    problem = problem_of(*data(KERNEL))
+
+    def fail(*args):
+        raise np.linalg.LinAlgError
+
+    monkeypatch.setattr(Kernel, "solve", fail)
+    assert not own(problem, 0.1).converged
+    check(problem, solve(problem, 0.1 * problem.beta_max))
+
+
+def test_both_systems_are_the_same():
+    X, Y = data((50, 8, 5), c=20)
+    problem = problem_of(X, Y, weight=np.random.default_rng(0).integers(0, 3, 50).astype(float))
+    columns, everything, beta = Columns(problem, np.float64), np.arange(8), 40.0
+    Y = columns.balanced(columns.root * problem.Y)
+    Q = Workspace(problem).grams.matrix(everything)
+    B = columns.correlate(Y, everything).reshape(len(Q), -1)
+    gram = SharedGram(Q, B, float(np.vdot(Y, Y)), 8, beta, np.float32)
+    kernel = SharedKernel(Y, columns, Kernel(columns, np.float32), everything, beta)
+    eta, radius = np.array([0.0, 0.3, 2.0, 1e-7, 0.0, 1.0, 0.1, 5.0]), np.linspace(1, 2, 8)
+    one, other = gram.measure(eta, 1e-9), kernel.measure(eta, 1e-9)
+    np.testing.assert_allclose(one.squares, other.squares, rtol=1e-6)
+    assert one.reach == pytest.approx(other.reach, rel=1e-6)
+    assert one.size == pytest.approx(other.size, rel=1e-6)
+    np.testing.assert_allclose(
+        gram.coefficients(everything), kernel.coefficients(everything), atol=1e-8
+    )
+    A, cells = kernel.curvature(everything, radius), np.array([0, 1, 2, 3, 5, 6, 7])
+    np.testing.assert_allclose(
+        gram.curvature(cells, radius[cells]),
+        A[np.ix_(cells, cells)],
+        rtol=1e-3,
+        atol=1e-4 * A.max(),
+    )
+
+
+def test_sketch_keeps_inner_products_on_average():
+    rng = np.random.default_rng(0)
+    mean = np.mean([(S := sketch(9, 4, rng)) @ S.T for _ in range(4000)], axis=0)
+    np.testing.assert_allclose(mean, np.eye(9), atol=0.1)
+    np.testing.assert_array_equal(sketch(4, 6, rng), np.eye(4))
