@@ -180,7 +180,7 @@ def test_both_systems_are_the_same():
     Y = columns.balanced(columns.root * problem.Y)
     Q = Workspace(problem).grams.matrix(everything)
     B = columns.correlate(Y, everything).reshape(len(Q), -1)
-    gram = SharedGram(Q, B, float(np.vdot(Y, Y)), 8, beta, np.float32)
+    gram = SharedGram(Q, B, float(np.vdot(Y, Y)), everything, beta, np.float32)
     kernel = SharedKernel(Y, columns, Kernel(columns, np.float32), everything, beta)
     eta, radius = np.array([0.0, 0.3, 2.0, 1e-7, 0.0, 1.0, 0.1, 5.0]), np.linspace(1, 2, 8)
     one, other = gram.measure(eta, 1e-9), kernel.measure(eta, 1e-9)

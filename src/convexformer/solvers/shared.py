@@ -22,7 +22,15 @@ from scipy.linalg import LinAlgError
 from ..problem import Certificate, Problem, Token
 from ..problem.designs import Groups
 from .bounded import bounded_quadratic
-from .shared_systems import Columns, Kernel, SharedGram, SharedKernel, SharedSystem, sketch
+from .shared_systems import (
+    Columns,
+    Kernel,
+    SharedGram,
+    SharedKernel,
+    SharedSystem,
+    sketch,
+    token_norms,
+)
 from .solution import Clock, Solution
 from .workspace import Workspace
 
@@ -32,8 +40,9 @@ FEWEST = 8  # outputs from which this pays
 LARGEST_GRAM, LARGEST_KERNEL = 4000, 6000  # coefficients, samples
 GRAM_RATIO = 1.2  # coefficients per sample up to which their space is the smaller
 LEAST_SKETCH, SKETCH = 32, 96  # outputs of a sketch
-SKETCH_GAP = 2e-3  # relative gap that ends the work on the sketch
+SKETCH_GAP = 5e-3  # relative gap that ends the work on the sketch
 STAGE, STAGE_GAP = 0.1, 0.05  # factor of beta per stage on the sketch, and the gap that ends one
+FEW = 512  # coefficients that may enter at once, where there are no more
 MARGIN = 0.1  # tokens whose correlations are this near to the limit are watched
 DUST = 1e-12  # of the largest eta: none
 ROUNDS = 4  # in which tokens that nobody watched may join
@@ -77,6 +86,8 @@ class _Shared:
         self.weight = problem.penalty.column(problem.shape[0])[:, 0]
         self.everything = np.arange(problem.shape[0])
         self.norms = np.full(len(self.weight), np.inf)  # of correlations; unknown ones are watched
+        self.in_coefficients = _in_coefficients(problem)
+        self._known: tuple[Array, Array] | None = None
         self.axes = problem.principal_axes
         self._in(*PRECISIONS[-1])
         self.Y = self.columns.balanced(self.columns.root * problem.Y) @ self.axes
@@ -115,10 +126,38 @@ class _Shared:
         c = self.Y.shape[1]
         r = c if c < 2 * LEAST_SKETCH else min(max(LEAST_SKETCH, c // 4), SKETCH)
         Y = self.Y @ sketch(c, r, np.random.default_rng(0))
-        for stage in self._stages(with_last=r < c):
-            newton = self._newton(Y, stage, self.everything)
-            at = newton.minimise(self.eta, SKETCH_GAP if stage == self.beta else STAGE_GAP)
-            self.eta, self.norms = at.eta, at.norms
+        if self.in_coefficients:
+            self.norms = token_norms(self._correlations(Y))
+        for stage in self._stages(with_last=r < c or self.in_coefficients):
+            for _ in range(ROUNDS):
+                watched = self._watched(stage)
+                newton = self._newton(Y, stage, watched)
+                at = newton.minimise(self.eta, SKETCH_GAP if stage == self.beta else STAGE_GAP)
+                self.eta, self.norms = at.eta, at.norms
+                if len(watched) < len(self.eta):
+                    used = np.flatnonzero(self.eta)
+                    V = Y - self.columns.predict(newton.system.coefficients(used), used)
+                    self.norms = token_norms(self.columns.correlate(V, self.everything))
+                if self.clock.expired or self._wants_only(watched, stage):
+                    break
+
+    def _watched(self, beta: float) -> Groups:
+        """Groups in use, and those near to the limit or beyond.
+
+        Among coefficients every group costs: at first only the worst enter, then all if many do.
+        """
+        radius, used = self.weight * beta, self.eta > 0
+        near = ~used & (self.norms > (1 - MARGIN) * radius)
+        room = max(1 + FEW // self.problem.design.dim, int(np.count_nonzero(used)))
+        if self.in_coefficients and np.count_nonzero(near) > room:
+            if np.any(used) and 3 * np.count_nonzero(self.norms[~used] > radius[~used]) > len(used):
+                self.eta = np.zeros_like(self.eta)  # which leads away from those that all share
+                return self.everything
+            near[np.argsort(np.where(near, self.norms / radius, 0.0))[:-room]] = False
+        return np.flatnonzero(used | near)
+
+    def _wants_only(self, watched: Groups, beta: float) -> bool:
+        return bool(np.all(np.isin(np.flatnonzero(self.norms > self.weight * beta), watched)))
 
     def _stages(self, with_last: bool) -> list[float]:
         """Betas between the largest and the one wanted."""
@@ -130,8 +169,7 @@ class _Shared:
     def _polished(self, tol: float) -> Solution:
         """All outputs, on tokens that are watched, until no other token is wanted."""
         for _ in range(ROUNDS):
-            near = self.norms > (1 - MARGIN) * self.weight * self.beta
-            watched = np.flatnonzero((self.eta > 0) | near)
+            watched = self._watched(self.beta)
             newton = self._newton(self.Y, self.beta, watched)
             at = newton.minimise(self.eta, tol)
             self.eta = at.eta
@@ -140,8 +178,7 @@ class _Shared:
             Z, used = np.zeros(self.problem.shape), np.flatnonzero(self.eta)
             Z[used] = newton.system.coefficients(used) @ self.axes.T
             found = self._certified(Z)
-            wanted = np.flatnonzero(self.norms > self.weight * self.beta)
-            if found.converged or self.clock.expired or np.all(np.isin(wanted, watched)):
+            if found.converged or self.clock.expired or self._wants_only(watched, self.beta):
                 break
         return found
 
@@ -162,16 +199,21 @@ class _Shared:
 
     def _newton(self, Y: Array, beta: float, watched: Groups) -> _Newton:
         system: SharedSystem
-        if _in_coefficients(self.problem):
-            Q = self.work.grams.matrix(self.everything)
-            B = Columns(self.problem, np.float64).correlate(Y, self.everything).reshape(len(Q), -1)
-            system = SharedGram(
-                Q, B, float(np.vdot(Y, Y)), len(self.everything), beta, self.factors
-            )
+        if self.in_coefficients:
+            B = self._correlations(Y)[watched].reshape(-1, Y.shape[1])
+            Q, total = self.work.grams.matrix(watched), float(np.vdot(Y, Y))
+            system = SharedGram(Q, B, total, watched, beta, self.factors)
         else:
             self.kernel = self.kernel or Kernel(self.columns, self.factors)
             system = SharedKernel(Y, self.columns, self.kernel, watched, beta)
         return _Newton(system, self.weight, beta, self.clock)
+
+    def _correlations(self, Y: Array) -> Array:
+        """``X_k' Y`` in float64, remembered."""
+        if self._known is None or self._known[0] is not Y:
+            columns = Columns(self.problem, np.float64)
+            self._known = Y, columns.correlate(Y, self.everything)
+        return self._known[1]
 
 
 def _better(one: Solution, other: Solution) -> Solution:
@@ -219,8 +261,8 @@ class _Newton:
         found = self.system.measure(eta, accuracy)
         norms = np.sqrt(found.squares)
         primal = 0.5 * found.size + float(np.sum(self.weight * eta * norms))
-        limit = float(np.min(self.radius / np.maximum(norms, 1e-300)))
-        scale = min(max(found.reach / found.size, 0.0), limit)
+        most = float(np.max(norms / self.radius))
+        scale = max(0.0, min(found.reach / found.size, 1.0 / most)) if most > 0 else 0.0
         dual = scale * found.reach - 0.5 * scale**2 * found.size
         # max_V <Y, V> - <V, M V> / 2: an error of V counts twice over
         value = found.reach - 0.5 * found.size - 0.5 / self.beta * float(eta @ found.squares)

@@ -253,25 +253,26 @@ class SharedGram:
     Parameters
     ----------
     Q : ndarray of shape (p, p)
-        ``X'X`` of all groups.
+        ``X'X`` of the groups that are watched.
     B : ndarray of shape (p, c)
         ``X'Y``.
     total : float
         ``<Y, Y>``.
-    n_groups : int
+    watched : ndarray of int
+        Groups that may be used.
     beta : float
     dtype : type
         Of the factors, and of Hessians.
     """
 
     def __init__(
-        self, Q: Array, B: Array, total: float, n_groups: int, beta: float, dtype: type
+        self, Q: Array, B: Array, total: float, watched: Groups, beta: float, dtype: type
     ) -> None:
         self.Q, self.B, self.total, self.beta, self.dtype = Q, B, total, beta, dtype
-        self.n_groups, self.size = n_groups, len(Q) // n_groups
+        self.watched, self.size = watched, len(Q) // len(watched)
 
     def measure(self, eta: Array, accuracy: float) -> Measure:
-        self.scaled = np.repeat(eta / self.beta, self.size)
+        self.scaled = np.repeat(eta[self.watched] / self.beta, self.size)
         used = self.used = np.flatnonzero(self.scaled)
         s = self.s = np.sqrt(self.scaled[used])[:, None]
         T = np.asarray(_block(self.Q, used) * s, dtype=self.dtype)
@@ -282,7 +283,9 @@ class SharedGram:
         z = s * t
         reach = self.total - float(np.vdot(self.B[used], z))
         size = reach - float(np.vdot(self.G[used], z))
-        return Measure(_squares(self.G.reshape(self.n_groups, self.size, -1)), reach, size, left)
+        squares = np.zeros(len(eta))
+        squares[self.watched] = _squares(self.G.reshape(len(self.watched), self.size, -1))
+        return Measure(squares, reach, size, left)
 
     def _refine(self, right: Array, accuracy: float) -> tuple[Array, float]:
         """``(I + S Q S) t = right``, and G with it."""
@@ -302,8 +305,9 @@ class SharedGram:
         raise LinAlgError("Refinement does not converge.")
 
     def coefficients(self, cells: Groups) -> Array:
-        Z = self.scaled[:, None] * self.G
-        return np.asarray(Z.reshape(self.n_groups, self.size, -1)[cells])
+        columns = self._columns(np.searchsorted(self.watched, cells))
+        Z = self.scaled[columns][:, None] * self.G[columns]
+        return np.asarray(Z.reshape(len(cells), self.size, -1))
 
     def curvature(self, cells: Groups, radius: Array) -> Array:
         """``(Q - Q S (I + SQS)^-1 S Q) * GG'``, summed over blocks.
@@ -311,7 +315,8 @@ class SharedGram:
         Where both tokens weigh enough the first factor is ``S^-1 (I - (I + SQS)^-1) S^-1``, at a
         third of the cost.
         """
-        weight = (self.scaled * np.diagonal(self.Q)).reshape(self.n_groups, -1).max(axis=1)[cells]
+        cells = np.searchsorted(self.watched, cells)
+        weight = (self.scaled * np.diagonal(self.Q)).reshape(-1, self.size).max(axis=1)[cells]
         strong, weak = np.flatnonzero(weight > WEAK), np.flatnonzero(weight <= WEAK)
         columns = self._columns(cells[strong])
         rows = np.searchsorted(self.used, columns)
@@ -343,7 +348,7 @@ class SharedGram:
 
     def _directions(self, cells: Groups, radius: Array) -> NDArray:
         """``G_k / radius_k``, ``(cells * d, c)``."""
-        G = self.G.reshape(self.n_groups, -1)[cells] / radius[:, None]
+        G = self.G.reshape(len(self.watched), -1)[cells] / radius[:, None]
         return G.reshape(len(cells) * self.size, self.B.shape[1]).astype(self.dtype)
 
     def _summed(self, inner: NDArray) -> Array:
@@ -375,6 +380,11 @@ def sketch(c: int, r: int, rng: np.random.Generator) -> Array:
     mixes = np.eye(c, r)
     mixes[kept:, kept:] = rng.choice([-1.0, 1.0], size=(c - kept, mixed)) / np.sqrt(mixed)
     return mixes
+
+
+def token_norms(G: NDArray) -> Array:
+    """Norm of every token's G."""
+    return np.sqrt(_squares(G))
 
 
 def _squares(G: NDArray) -> Array:
