@@ -97,6 +97,7 @@ class Batched:
         self, problem: Problem, beta: float, tol: float, clock: Clock, work: Workspace
     ) -> None:
         self.problem, self.beta, self.tol, self.clock, self.work = problem, beta, tol, clock, work
+        self.rounds = 0  # the most that any output took
 
     def minimise(self, init: Solution | None) -> tuple[Array, Array, list[Certificate]]:
         """Coefficients, outer intercept, and the certificate of every output."""
@@ -148,6 +149,7 @@ class Batched:
             better = (new.primal < at.primal) | (new.gap < at.gap)
             self.at[live[better]] = new[better]
             rounds, sweeps = rounds + 1, sweeps + gone
+            self.rounds = max(self.rounds, rounds)
             self.clock.n_iter += 1
             self._record()
             keep = better & ~self._finished(new)

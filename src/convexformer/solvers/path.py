@@ -47,8 +47,9 @@ def solve(
     init : Solution, optional
         Warm start.
     method : {"auto", "newton", "proximal"}
-        "auto" is Newton, with proximal steps where Newton stalls. The nuclear penalty is always
-        minimised by proximal steps.
+        "auto" is Newton, with proximal steps where Newton stalls; many outputs of a squared loss,
+        each with cells of its own, descend together first. The nuclear penalty is always minimised
+        by proximal steps.
     callback : callable, optional
         Called with every :class:`TracePoint`.
 
@@ -109,17 +110,18 @@ def _solve_outputs(
         together = batched.Batched(problem, beta, 0.9 * tol, clock, work)
         Z, b, known = together.minimise(init)
         left = [j for j, c in enumerate(known) if c.relative_gap > tol]
+        max_iter = clock.max_iter - together.rounds
+        work.descends &= not left  # first-order steps have been slow on these
     else:
         Z = np.zeros(problem.shape) if init is None else init.Z.copy()
         b = problem.outer_intercept(Z, problem.null_intercept) if init is None else init.intercept
-        b, left = b.copy(), list(range(problem.n_outputs))
+        b, left, max_iter = b.copy(), list(range(problem.n_outputs)), clock.max_iter
         parts = [problem.output(j) for j in left]
         known = [part.certificate(Z[:, :, [j]], b[[j]], beta) for j, part in enumerate(parts)]
-    iterations = clock.n_iter
     for j in left:
-        if clock.late():
+        if clock.late() and clock.trace:
             break
-        part, own = problem.output(j), Clock(clock.max_iter - iterations, clock.left)
+        part, own = problem.output(j), Clock(max_iter, clock.left)
         start = Solution(Z[:, :, [j]], b[[j]], known[j], False, 0)
         Zj, bj = _solve_one(part, beta, tol, own, start, method, work)
         Z[:, :, [j]], b[[j]] = Zj, bj
