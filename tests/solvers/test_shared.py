@@ -145,6 +145,20 @@ def test_paths():
         )
 
 
+def test_kernels_serve_a_whole_path(monkeypatch):
+    problem = problem_of(*data(KERNEL))
+    work, made, old = Workspace(problem), [], Kernel.__init__
+
+    def count(self, *args):
+        made.append(self)
+        old(self, *args)
+
+    monkeypatch.setattr(Kernel, "__init__", count)
+    for fraction in (0.3, 0.2):
+        shared.solve(problem, fraction * problem.beta_max, 1e-6, Clock(100), None, work)
+    assert len(made) == 1
+
+
 def test_early_ends_are_honest():
     problem = problem_of(*data(KERNEL))
     beta = 0.1 * problem.beta_max

@@ -126,4 +126,5 @@ def safe_norm(Z: Array, axis: int) -> Array:
     """Euclidean norm that neither overflows nor underflows."""
     scale = np.max(np.abs(Z), axis=axis, keepdims=True, initial=0.0)
     unit = np.divide(Z, scale, out=np.zeros_like(Z), where=scale > 0)
-    return np.squeeze(scale, axis) * np.sqrt(np.sum(unit * unit, axis=axis))
+    unit *= unit
+    return np.squeeze(scale, axis) * np.sqrt(np.sum(unit, axis=axis))

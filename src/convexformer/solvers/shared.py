@@ -14,6 +14,7 @@ are formed in float32 as long as that serves; what is returned is certified in f
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ from .workspace import Workspace
 
 Array = NDArray[np.float64]
 
-FEWEST = 8  # outputs from which this pays
+FEWEST = 4  # outputs from which this pays
 LARGEST_GRAM, LARGEST_KERNEL = 4000, 6000  # coefficients, samples
 GRAM_RATIO = 1.2  # coefficients per sample up to which their space is the smaller
 LEAST_SKETCH, SKETCH = 32, 96  # outputs of a sketch
@@ -54,6 +55,8 @@ PRECISIONS = (  # of products, of factors
     *RETRIES * [(np.float64, np.float64)],
 )
 PATIENCE = 6  # steps without progress
+
+_kernels: WeakKeyDictionary[Workspace, Kernel] = WeakKeyDictionary()  # from one beta to the next
 
 
 def fits(problem: Problem) -> bool:
@@ -95,7 +98,6 @@ class _Shared:
     def _in(self, products: type, factors: type) -> None:
         """Work in these precisions from now on."""
         self.columns, self.factors = Columns(self.problem, products), factors
-        self.kernel: Kernel | None = None
 
     def solve(self, init: Solution | None) -> Solution:
         Z = np.zeros(self.problem.shape) if init is None else init.Z
@@ -136,7 +138,8 @@ class _Shared:
                 self.eta, self.norms = at.eta, at.norms
                 if len(watched) < len(self.eta):
                     used = np.flatnonzero(self.eta)
-                    V = Y - self.columns.predict(newton.system.coefficients(used), used)
+                    Z = newton.system.coefficients(used)
+                    V = Y - self.columns.predict(np.ones(len(used)), Z, used)
                     self.norms = token_norms(self.columns.correlate(V, self.everything))
                 if self.clock.expired or self._wants_only(watched, stage):
                     break
@@ -175,8 +178,10 @@ class _Shared:
             self.eta = at.eta
             if not np.isfinite(at.gap):
                 raise LinAlgError("This precision does not serve.")
-            Z, used = np.zeros(self.problem.shape), np.flatnonzero(self.eta)
-            Z[used] = newton.system.coefficients(used) @ self.axes.T
+            Z = np.zeros(self.problem.shape)
+            for k in np.flatnonzero(self.eta):  # one by one, to hold nothing twice
+                Z[k] = newton.system.coefficients(np.array([k]))[0] @ self.axes.T
+            del newton
             found = self._certified(Z)
             if found.converged or self.clock.expired or self._wants_only(watched, self.beta):
                 break
@@ -204,8 +209,10 @@ class _Shared:
             Q, total = self.work.grams.matrix(watched), float(np.vdot(Y, Y))
             system = SharedGram(Q, B, total, watched, beta, self.factors)
         else:
-            self.kernel = self.kernel or Kernel(self.columns, self.factors)
-            system = SharedKernel(Y, self.columns, self.kernel, watched, beta)
+            kernel = _kernels.get(self.work)
+            if kernel is None or kernel.dtype != self.factors:
+                kernel = _kernels[self.work] = Kernel(self.columns, self.factors)
+            system = SharedKernel(Y, self.columns, kernel, watched, beta)
         return _Newton(system, self.weight, beta, self.clock)
 
     def _correlations(self, Y: Array) -> Array:

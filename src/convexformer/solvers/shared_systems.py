@@ -80,13 +80,15 @@ class Columns:
             own -= self.center[groups[part]].reshape(-1, 1) * total
         return G
 
-    def predict(self, Z: NDArray, groups: Groups) -> Array:
-        """``sum_k X_k Z_k``, ``(N, c)``."""
-        F: NDArray = np.zeros((len(self.root), Z.shape[2]), self.dtype)
-        for part, A in self._blocks(groups):
-            own = Z[part].reshape(A.shape[1], -1)
+    def predict(self, weight: Array, G: NDArray, groups: Groups) -> Array:
+        """``sum_k weight_k X_k G_k``, ``(N, c)``."""
+        F: NDArray = np.zeros((len(self.root), G.shape[2]), self.dtype)
+        used = np.flatnonzero(weight)
+        for part, A in self._blocks(groups[used]):
+            scale = weight[used[part]].astype(self.dtype)[:, None, None]
+            own = (scale * G[used[part]]).reshape(A.shape[1], -1)
             F += A @ own
-            F -= self.center[groups[part]].ravel() @ own
+            F -= self.center[groups[used[part]]].ravel() @ own
         return self.root * F
 
     def token(self, group: int, dtype: type) -> NDArray:
@@ -204,9 +206,9 @@ class SharedKernel:
     def _refine(self, accuracy: float) -> float:
         """Correct V until the next residual should be below `accuracy`; returns that one."""
         kernel, floor, before = self.kernel, FLOOR[self.columns.dtype], np.nan
-        cells = np.flatnonzero(self.scaled)
+        weight = self.scaled[self.watched]
         for _ in range(40):
-            R = self.Y - self.V - self.columns.predict(self._scaled(cells), cells)
+            R = self.Y - self.V - self.columns.predict(weight, self.G, self.watched)
             now = float(np.linalg.norm(R) / np.linalg.norm(self.V))
             if np.isfinite(before):
                 kernel.learn(self.scaled, now / before)
@@ -222,11 +224,6 @@ class SharedKernel:
             if left <= accuracy or now <= floor:
                 return left
         raise LinAlgError("Refinement does not converge.")
-
-    def _scaled(self, cells: Groups) -> NDArray:
-        """``eta_k G_k / beta`` in the precision of the columns."""
-        weight = self.scaled[cells].astype(self.columns.dtype)
-        return np.asarray(weight[:, None, None] * self.G[self._position(cells)])
 
     def _position(self, cells: Groups) -> Groups:
         return np.searchsorted(self.watched, cells)
