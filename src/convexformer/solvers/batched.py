@@ -37,8 +37,9 @@ def suits(problem: Problem) -> bool:
     if not (problem.separable and problem.loss.quadratic and 4 * N * n * d <= LARGEST):
         return False
     axes = n * (20 * d**3 + 4 * N * d * d) / SPEED
+    sweeps = SWEEPS * max(1.0, n * d / (8 * N))  # the fewer samples, the more alike tokens look
     newton = float(_newton_seconds(problem, np.array(n * d / 2)))
-    return axes + SWEEPS * _sweep_seconds(problem, c) <= c * newton
+    return axes + sweeps * _sweep_seconds(problem, c) <= c * newton
 
 
 def _sweep_seconds(problem: Problem, n_outputs: int) -> float:
@@ -51,8 +52,9 @@ def _newton_seconds(problem: Problem, used: Array) -> Array:
     """For one output that uses so many coefficients."""
     n, d, _ = problem.shape
     N = problem.design.n_samples
-    factors = np.where(used <= N, *NEWTON) * np.minimum(used, N) ** 2 * used / SPEED
-    return 5e-3 + 80 * N * n * d / MEMORY + factors
+    kernel = N**2 * (used if 2 * d < N else N)  # of few samples, every token's own is kept
+    flops = np.where(used <= N, NEWTON[0] * used**3, NEWTON[1] * kernel)
+    return np.asarray(5e-3 + 80 * N * n * d / MEMORY + flops / SPEED)
 
 
 @dataclass
