@@ -24,11 +24,11 @@ Array = NDArray[np.float64]
 
 COLUMNS = 512  # of X, multiplied at once
 MIXES = 48  # outputs that a Hessian among samples is made of
-ROUGH, FINE = 0.4, 0.05  # relative changes of eta that update the kernel
+ROUGH, FINE = 0.4, 0.12  # relative changes of eta that update the kernel
 FEW_OUTPUTS = 32  # samples per output from which refinement is cheap beside updates
 FRESH = 0.02  # relative change of eta that a kernel brought up to date may miss
 ROUNDING = 1e-3  # relative error of a float32 kernel, for all we know
-LEAST_RATIO = 0.1  # of a contraction to the kernel's relative error, however well it goes
+LEAST_RATIO = 0.3  # of a contraction to the kernel's relative error, however well it goes
 SLOW = 0.5  # contraction of refinement from which the kernel is brought up to date
 FLOOR = {np.float32: 2e-6, np.float64: 1e-13}  # relative residual that rounding may leave
 WEAK = 1e-3  # what a token must add to M, beside the identity, to be read off a float32 inverse
