@@ -14,10 +14,10 @@ from convexformer.problem import (
 )
 from convexformer.solvers import descent, newton, solve, solve_path
 from convexformer.solvers.solution import Clock, Iterate
-from convexformer.solvers.workspace import Workspace, float32_columns
+from convexformer.solvers.workspace import Workspace, low_precision
 
 
-def made(N=300, n=20, d=6, c=1, loss=None, penalty="token-output", common=0.0, seed=0, **more):
+def made(N=600, n=30, d=6, c=1, loss=None, penalty="token-output", common=0.0, seed=0, **more):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(N, n, d)) + common * rng.normal(size=(N, 1, d))
     F = np.einsum("nkd,kdc->nc", X[:, :4], rng.normal(size=(4, d, c)))
@@ -87,7 +87,7 @@ def test_a_start_that_is_solved_stays(monkeypatch):
 
 
 def test_steps_keep_to_the_clock():
-    problem = made(N=200, n=60, d=10, common=0.5)
+    problem = made(N=300, n=60, d=10, common=0.5)
     work, clock = Workspace(problem), Clock(max_iter=10**6, max_time=0.0)
     at = Iterate.start(problem, None, 1e-3 * problem.beta_max)
     assert descent.minimise(problem, 1e-3 * problem.beta_max, at, 1e-12, clock, work) is at
@@ -98,12 +98,11 @@ def test_columns_are_gathered_anew_only_where_they_must_be(monkeypatch):
     design = TokenDesign(rng.normal(size=(30, 8, 2)) + 5)
     problem = Problem(design, Squared(), PENALTIES["token"](), rng.normal(size=(30, 1)))
     columns = Workspace(problem).columns
-    A, unit, groups = columns.of(np.array([1, 4, 6]))
+    some = columns.of(np.array([1, 4, 6]))
     expected = (design.X - problem.center)[:, [1, 4, 6]].reshape(30, -1)
-    np.testing.assert_allclose(unit * A, expected, rtol=1e-6, atol=1e-6)
-    assert columns.of(np.array([1, 6]))[0] is A and list(groups) == [1, 4, 6]
-    _, _, groups = columns.of(np.array([0, 1, 4, 6]))
-    assert list(groups) == list(range(8))  # half of them: all
+    np.testing.assert_allclose(some.unit * some.A, expected, rtol=1e-6, atol=1e-6)
+    assert columns.of(np.array([1, 6])) is some
+    assert list(columns.of(np.array([0, 1, 4, 6])).groups) == list(range(8))  # half: all
 
 
 def test_columns_of_a_gated_design():
@@ -111,5 +110,31 @@ def test_columns_of_a_gated_design():
     X, gates = rng.normal(size=(30, 4, 2)), rng.random((30, 3)) < 0.5
     design = GatedDesign(TokenDesign(X), gates)
     groups = np.array([0, 5, 11])
-    A, unit = float32_columns(design, groups, None)
-    np.testing.assert_allclose(unit * A, design.gather(slice(0, 30), groups), rtol=1e-6)
+    X = low_precision(design, groups, None)
+    np.testing.assert_allclose(X.unit * X.A, design.gather(slice(0, 30), groups), rtol=1e-6)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_in_low_precision_are_not_drowned_by_means(dtype, centred):
+    rng = np.random.default_rng(0)
+    design = TokenDesign(
+        (rng.normal(size=(50, 6, 3)) + 100 * rng.normal(size=(6, 3))).astype(dtype)
+    )
+    center = design.means(np.ones(50)) if centred else None
+    columns = Workspace(Problem(design, Squared(), PENALTIES["token"](), np.ones((50, 1))))
+    X = columns.columns.of(np.arange(6)) if dtype == np.float32 else None
+    X = X or low_precision(design, np.arange(6), center)
+    A = design.gather(slice(0, 50), np.arange(6))
+    if centred or dtype == np.float32:
+        A = A - A.mean(axis=0)
+    G, V = rng.normal(size=(6, 3)), rng.normal(size=(50, 2))
+    tolerance = 1e-6 if dtype == np.float64 else 1e-4
+    alone = np.einsum("ikd,kd->ik", A.reshape(50, 6, 3), G)
+    scale = np.abs(alone).max()
+    np.testing.assert_allclose(X.contributions(G), alone, atol=tolerance * scale)
+    np.testing.assert_allclose(
+        X.predict(G[:, :, None])[:, 0], alone.sum(axis=1), atol=tolerance * scale
+    )
+    M = (A.T @ V).reshape(6, 3, 2)
+    np.testing.assert_allclose(X.correlate(V), M, atol=tolerance * np.abs(M).max())

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import get_blas_funcs
 
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
@@ -127,7 +128,7 @@ class Design(ABC):
             A = self._centered(A, both, center)
             size = max(float(A.max()), -float(A.min())) or 1.0  # squares must fit float32
             A *= np.sqrt(weight[rows])[:, None] / size
-            B = np.ascontiguousarray(A[:, p:], dtype=dtype)
+            B: NDArray = np.ascontiguousarray(A[:, p:], dtype=dtype)
             inner += size**2 * (B.T @ B).astype(float)  # BLAS forms only half of it
             across += size**2 * (A[:, :p].astype(dtype).T @ B).astype(float)
         return inner, across
@@ -136,15 +137,19 @@ class Design(ABC):
         self, groups: Groups, eta: Array, center: Array | None, dtype: type = np.float64
     ) -> NDArray:
         """``sum_k eta_k A_k A_k'``, ``(N, N)``, formed in the precision of `dtype`."""
-        K: NDArray = np.zeros((self.n_samples, self.n_samples), dtype=dtype)
-        everyone, d = slice(0, self.n_samples), self.dim
-        for part in row_slices(len(groups), self.n_samples * d):
+        N, d = self.n_samples, self.dim
+        K: NDArray = np.zeros((N, N), dtype=dtype, order="F")
+        add = get_blas_funcs("syrk", dtype=K.dtype)  # one half only, and in place
+        for part in row_slices(len(groups), N * d):
             chosen = groups[part]
-            B: NDArray = np.empty((self.n_samples, len(chosen) * d), dtype=dtype)
+            B: NDArray = np.empty((N, len(chosen) * d), dtype=dtype)
             for j, (k, size) in enumerate(zip(chosen, np.sqrt(eta[part]), strict=True)):
-                A = self._centered(self.gather(everyone, np.array([k])), np.array([k]), center)
-                np.multiply(A, size, out=B[:, j * d : (j + 1) * d], casting="same_kind")
-            K += B @ B.T  # BLAS forms only half of a symmetric product
+                A = self.whole(np.array([k]), dtype)
+                if center is not None:
+                    A = A - center[k].astype(dtype)
+                np.multiply(A, dtype(size), out=B[:, j * d : (j + 1) * d])
+            K = add(1.0, B.T, beta=1.0, c=K, trans=1, lower=1, overwrite_c=1)
+        K += np.tril(K, -1).T
         return K
 
     def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:

@@ -15,7 +15,6 @@ is, and whenever Newton's method promises to be done sooner it takes over.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +30,8 @@ Array = NDArray[np.float64]
 ROUNDING = 1e-15  # relative gap that is as good as none
 GAIN = 1e-3  # by which a round reduces the gap at most, for float32 to suffice
 CHECK = 4  # steps between estimates of the gap
-TRIAL = 8  # steps before the speed is judged
+TRIAL, MOST_STEPS = 8, 300  # steps before the speed is judged, and of a round
+SMALL = 1e5  # entries of X below which a factorisation costs nothing
 FEW = 1e6  # entries of X in a first round
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 MOST_SPREAD = 100.0  # of curvatures, beyond which no end is in sight
@@ -47,6 +47,8 @@ def minimise(
     problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, work: Workspace
 ) -> Iterate:
     """Rounds of steps from `at`, until the certified relative gap is below `tol` or they slow."""
+    size = problem.design.n_samples * problem.design.n_groups * problem.design.dim
+    work.descends &= size >= SMALL
     while work.descends:
         point = problem.dual_point(at.S + at.b)
         gap = at.gap(problem, point, beta)
@@ -113,7 +115,8 @@ class _Descent:
         work: Workspace,
     ) -> None:
         self.problem, self.beta = problem, beta
-        self.A, self.unit, self.groups = work.columns.of(groups)
+        self.X = work.columns.of(groups)
+        self.groups = self.X.groups
         self.origin, self.point = at, point
         self.Z0, self.M0 = at.Z[self.groups], point.M[self.groups]
         self.weight = problem.penalty.column(problem.shape[0])[self.groups]
@@ -121,17 +124,6 @@ class _Descent:
         value = at.loss + beta * float(np.sum(self.weight * self._norms(self.Z0)))
         self.spot = self.best = _Spot(self.Z0, at.S, at.b, point.V, self.M0, value)
         self.least, self.curvatures = np.inf, list[float]()
-
-    # Products with the columns, of what changed since the origin ---------------------------------
-
-    def _scores(self, change: Array) -> Array:
-        change32, size = _float32(change.reshape(-1, change.shape[2]))
-        return (self.unit * size) * (self.A @ change32).astype(np.float64)
-
-    def _correlations(self, V: Array) -> Array:
-        change32, size = _float32(V - self.point.V)
-        M = (self.A.T @ change32).astype(np.float64).reshape(self.Z0.shape)
-        return self.M0 + (self.unit * size) * M
 
     # Steps ---------------------------------------------------------------------------------------
 
@@ -141,7 +133,7 @@ class _Descent:
         Returns whether Newton's method would not get there sooner.
         """
         curvature, values = self._curvature(), [self.spot.value]
-        for step in itertools.count(1):
+        for step in range(1, MOST_STEPS):
             new = self._step(curvature, max(values[-MEMORY:]))
             if new is None:
                 return False
@@ -163,12 +155,12 @@ class _Descent:
             if bend > 0.0:  # else rounding
                 curvature = bend
                 self.curvatures.append(bend)
-        raise AssertionError
+        return False
 
     def _curvature(self) -> float:
         """Of the loss along its gradient."""
         at, problem = self.origin, self.problem
-        F = self._scores(self.M0)
+        F = self.X.predict(self.M0)
         H = problem.loss.curvature(at.S + at.b, problem.Y, damping=1.0)
         bend = float(np.sum(problem.weight[:, None] * H * F**2))
         return max(bend / float(np.sum(self.M0**2)), 1e-300)
@@ -183,7 +175,7 @@ class _Descent:
             Z *= (shrunk / np.where(norms > 0, norms, 1.0))[:, None, :]
             move = Z - spot.Z
             with np.errstate(over="ignore", invalid="ignore"):
-                S = self.origin.S + self._scores(Z - self.Z0)
+                S = self.origin.S + self.X.predict(Z - self.Z0)
                 F = S + spot.b
                 value = problem.loss_value(F) + self.beta * float(np.sum(self.weight * shrunk))
             if value <= ceiling - 5e-5 * curvature * float(np.sum(move * move)):
@@ -194,7 +186,8 @@ class _Descent:
     def _arrive(self, Z: Array, S: Array, b: Array, value: float) -> _Spot:
         """The dual point at new scores, after a Newton step of the intercept."""
         V, step = self.problem.balanced(S + b)
-        return _Spot(Z, S, b + step, V, self._correlations(V), value)
+        M = self.M0 + self.X.correlate(V - self.point.V)
+        return _Spot(Z, S, b + step, V, M, value)
 
     def _norms(self, Z: Array) -> Array:
         norms = np.sqrt(np.sum(Z * Z, axis=self.by_cell))
@@ -209,13 +202,14 @@ class _Descent:
 
     def _seconds_left(self, goal: float) -> float:
         """As many steps as the spread of curvatures seen so far calls for."""
-        low_to_high = sorted(self.curvatures)
-        spread = low_to_high[-1] / low_to_high[len(low_to_high) // 8]
-        if spread > MOST_SPREAD:
+        low_to_high = sorted(self.curvatures) or [0.0]
+        low, high = low_to_high[len(low_to_high) // 8], low_to_high[-1]
+        if high >= MOST_SPREAD * low:
             return np.inf
+        spread = high / low
         steps = 1.4 * np.sqrt(spread) * np.log(max(self.least / goal, 1.0))
         N, c = self.spot.S.shape
-        flops = 2 * self.A.size
+        flops = 2 * self.X.A.size
         product = 4 * flops / (CACHE_SPEED if 2 * flops < CACHE else MEMORY_SPEED)
         entries = 0.0 if self.problem.loss.quadratic else ENTRY * N * c
         return float(steps * (max(product, flops * c / SPEED) + STEP + entries))
@@ -236,9 +230,3 @@ class _Descent:
         Z = np.zeros_like(self.origin.Z)
         Z[self.groups] = self.best.Z
         return Iterate.at(self.problem, Z, self.problem.scores(Z), self.best.b)
-
-
-def _float32(change: Array) -> tuple[NDArray[np.float32], float]:
-    """Numbers over their size in float32, whatever their size; and it."""
-    size = float(np.max(np.abs(change), initial=0.0)) or 1.0
-    return (change / size).astype(np.float32), size

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..problem import Design, Penalty
 from ..problem.designs import Groups
-from .workspace import float32_columns
+from .workspace import low_precision
 
 Array = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class Curvature:
         joint: bool,
     ) -> None:
         self.shape = (len(groups), design.dim, H.shape[1])
-        self.A, self.unit = float32_columns(design, groups, center)
+        self.X = low_precision(design, groups, center)
         self.weight, self.H, self.joint = weight[:, None], H, joint
         self.total = None
         if center is not None:
@@ -71,27 +71,28 @@ class Curvature:
 
     def apply(self, Z: Array) -> Array:
         """``A' H A Z``, shape of `Z` ``(groups, d, c)``."""
-        Z_flat = (self.unit * Z).reshape(-1, self.shape[2])
-        F = (self.A @ Z_flat.astype(np.float32)).astype(float)
-        F = self._bend(F)
+        F = self._bend(self.X.predict(Z))
         if self.total is not None:
             e = F.sum(axis=0)
             if self.joint:
                 F -= self._bend(np.broadcast_to(self.total @ e, F.shape))
             else:
                 F -= self._bend(e / np.where(self.total > 0, self.total, np.inf))
-        return self.unit * (self.A.T @ F.astype(np.float32)).astype(float).reshape(Z.shape)
+        return self.X.correlate(F)
 
     def blocks(self) -> Array:
         """Diagonal blocks ``A_k' diag(h_l) A_k``: ``(groups, c, d, d)``."""
         G, d, c = self.shape
         h = self.weight * (self.H * (1 - self.H) if self.joint else self.H)
         B = np.empty((G, c, d, d))
+        unit, offset = self.X.unit, self.X.offset
         for k in range(G):
-            A = self.A[:, k * d : (k + 1) * d]
+            A = self.X.A[:, k * d : (k + 1) * d]
+            if offset is not None:
+                A = A + (offset[k * d : (k + 1) * d] / unit).astype(np.float32)
             for j in range(c):
                 B[k, j] = A.T @ (h[:, j, None].astype(np.float32) * A)
-        return self.unit**2 * B
+        return unit**2 * B
 
 
 @dataclass

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..problem import DualPoint, Huber, Problem
 from ..problem.designs import Groups
 from .matrixfree import Curvature, SecularCG
+from .near import NearKernelSystem
 from .secular import SecularNewton
 from .solution import Iterate
 from .systems import GramSystem, JointKernelSystem, KernelSystem, OutlierSystem, System
@@ -25,6 +26,7 @@ LARGEST_FACTOR = 4000  # unknowns up to which factorisations may be the faster
 LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
 CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 12e9, 50e9  # bytes, bytes and flops a second
 LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
+NEAR_GAIN = 0.02  # what float32 adds to the accuracy asked of a model that is the loss itself
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own
 
 
@@ -68,7 +70,7 @@ class SecondOrderModel:
             if reached or self._size > LARGEST:
                 return Z
         if problem.loss.quadratic:
-            target = min(target, floor)
+            target = max(floor, NEAR_GAIN * target) if self._in_samples and self._near else floor
         weight = problem.penalty.column(problem.shape[0])[groups]
         radius = self.beta * np.broadcast_to(weight, self.cells.shape)[self.cells]
         eta = (problem.penalty.norms(self.at.Z[groups]) / weight)[self.cells]
@@ -195,12 +197,25 @@ class SecondOrderModel:
             n_cells = self.cells.shape[1]
             return [JointKernelSystem(kernels, groups, weight, H, R, F0, n_cells, beta)]
         W = weight[:, None] * H
-        if problem.loss.quadratic:
-            return [KernelSystem(kernels, groups, W[:, 0], R, F0, beta, balanced=True)]
+        outputs = [np.arange(problem.n_outputs)] if problem.loss.quadratic else None
+        outputs = outputs or [np.array([j]) for j in range(problem.n_outputs)]
+        if not self._near:
+            return [
+                KernelSystem(kernels, groups, W[:, j[0]], R[:, j], F0[:, j], beta) for j in outputs
+            ]
+        G, Z, X = self.point.M[groups], self.at.Z[groups], self.work.columns
+        same = problem.loss.quadratic
         return [
-            KernelSystem(kernels, groups, W[:, j], R[:, [j]], F0[:, [j]], beta)
-            for j in range(problem.n_outputs)
+            NearKernelSystem(
+                kernels, X, groups, W[:, j[0]], R[:, j], G[:, :, j], Z[:, :, j], beta, same
+            )
+            for j in outputs
         ]
+
+    @property
+    def _near(self) -> bool:
+        """Whether kernels are too large to be formed at every step."""
+        return not self._joint and not self.work.kernels.is_small(len(self.groups))
 
     def _residual(self) -> Array:
         return np.abs(self.problem.Y - self.at.S - self.at.b)

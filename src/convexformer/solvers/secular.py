@@ -25,6 +25,8 @@ from .systems import Cells, State, System
 
 Array = NDArray[np.float64]
 
+SLOW = 0.25  # of a gap left by a step that could have done with a better curvature
+
 
 @dataclass
 class _Point:
@@ -68,6 +70,7 @@ class SecularNewton:
         # An error of the systems shows in the gap as its square root times the penalty's.
         size = self.bulk + float(self.radius @ (eta * self.radius)) / self.beta
         self.accuracy = (0.1 * target) ** 2 / max(size, target)
+        self.noise = 1e-3 * target
         try:
             at = self._point(eta)
         except np.linalg.LinAlgError:  # a start so large that its system cannot be factorised
@@ -80,12 +83,27 @@ class SecularNewton:
             new = self._step(at)
             if new is None:
                 break
+            if new.gap > SLOW * at.gap:
+                self._sharpen(at, new, target)
             falls = at.value - new.value > 0.01 * min(target, at.gap)  # the gap may be slower
             at = new
             better = at.gap < 0.9 * best.gap
             best, idle = at if better else best, 0 if better or falls else idle + 1
         best = at if at.gap <= best.gap or at.value < best.value - target else best
         return np.concatenate([state.z for state in best.states], axis=2)
+
+    def _sharpen(self, at: _Point, new: _Point, target: float) -> None:
+        """Better curvatures, if there are so many steps left that it pays.
+
+        While cells still come and go it is not the curvature that makes steps slow.
+        """
+        changed, used = (np.count_nonzero(x) for x in ((at.eta > 0) != (new.eta > 0), new.eta > 0))
+        steps = 0.0
+        if changed <= 1 + 0.04 * used:
+            rate = max(np.log(at.gap / new.gap), 0.1) if new.gap < at.gap else 0.1
+            steps = max(0.0, np.log(new.gap / target)) / rate
+        for system in self.systems:
+            system.sharpen(new.eta, steps)
 
     def _point(self, eta: Array) -> _Point:
         states = [system.solve(eta, self.accuracy) for system in self.systems]
@@ -107,7 +125,7 @@ class SecularNewton:
         rational = self.beta * norms**2 * (norms / radius - 1.0)
         plain = 0.5 * self.beta * (norms**2 - radius**2)
         exact = all(system.exact for system in self.systems)
-        slack = 1e-13 * abs(at.value) + (0.0 if exact else 2 * self.accuracy)
+        slack = 1e-13 * abs(at.value) + (0.0 if exact else 2 * self.accuracy + self.noise)
         for right in (rational, plain):
             move = bounded_quadratic(A, right, -eta)
             new = self._moved(at, cells, move)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,10 @@ FRESH = 0.02  # relative change of eta that a kernel brought up to date may miss
 ROUNDING = 1e-3  # relative error of a float32 kernel, for all we know
 LEAST_RATIO = 0.3  # of a contraction to the kernel's relative error, however well it goes
 SLOW = 0.5  # contraction of refinement from which the kernel is brought up to date
-FLOOR = {np.float32: 2e-6, np.float64: 1e-13}  # relative residual that rounding may leave
+FLOOR: dict[Any, float] = {
+    np.float32: 2e-6,
+    np.float64: 1e-13,
+}  # relative residual that rounding may leave
 WEAK = 1e-3  # what a token must add to M, beside the identity, to be read off a float32 inverse
 
 
@@ -66,7 +69,7 @@ class Columns:
         self.root = np.sqrt(problem.weight)[:, None]
         shape = (self.design.n_groups, self.design.dim)
         center = np.zeros(shape) if problem.center is None else problem.center
-        self.center = center.astype(dtype)
+        self.center: NDArray = center.astype(dtype)
         self.weighted = bool(np.any(problem.weight != 1))
         self.intercept = problem.intercept
 
@@ -74,7 +77,7 @@ class Columns:
         """``X_k' V``, ``(groups, d, c)``."""
         weighted: NDArray = (self.root * V).astype(self.dtype)
         total = weighted.sum(axis=0, dtype=np.float64).astype(self.dtype)
-        G = np.empty((len(groups), self.design.dim, V.shape[1]), self.dtype)
+        G: NDArray = np.empty((len(groups), self.design.dim, V.shape[1]), self.dtype)
         for part, A in self._blocks(groups):
             own = np.matmul(A.T, weighted, out=G[part].reshape(A.shape[1], -1))
             own -= self.center[groups[part]].reshape(-1, 1) * total
@@ -85,7 +88,7 @@ class Columns:
         F: NDArray = np.zeros((len(self.root), G.shape[2]), self.dtype)
         used = np.flatnonzero(weight)
         for part, A in self._blocks(groups[used]):
-            scale = weight[used[part]].astype(self.dtype)[:, None, None]
+            scale: NDArray = weight[used[part]].astype(self.dtype)[:, None, None]
             own = (scale * G[used[part]]).reshape(A.shape[1], -1)
             F += A @ own
             F -= self.center[groups[used[part]]].ravel() @ own
@@ -128,7 +131,7 @@ class Kernel:
         change = scaled - self.scaled
         moved = (np.abs(change) > stale * np.minimum(scaled, self.scaled)) & (change != 0)
         for k in np.flatnonzero(moved):
-            B = self.columns.token(k, self.dtype)
+            B = self.columns.token(int(k), self.dtype)
             B *= np.sqrt(abs(change[k]))
             # B' is in Fortran's order as it stands: nothing is copied
             sign = np.sign(change[k])
@@ -188,7 +191,7 @@ class SharedKernel:
         self.beta = beta
         self.fine = FINE if Y.shape[1] * FEW_OUTPUTS > len(Y) else ROUGH
         self.rng = np.random.default_rng(0)
-        self.V: Array | None = None
+        self.V: Any = None
 
     def measure(self, eta: Array, accuracy: float) -> Measure:
         self.scaled = eta / self.beta
@@ -236,7 +239,7 @@ class SharedKernel:
         r = min(MIXES, self.Y.shape[1])
         dtype = self.kernel.dtype
         U = np.empty((len(self.Y), len(cells) * r), dtype, order="F")
-        mixes = sketch(self.Y.shape[1], r, self.rng).astype(dtype)
+        mixes: NDArray = sketch(self.Y.shape[1], r, self.rng).astype(dtype)
         for j, (k, limit) in enumerate(zip(cells, radius, strict=True)):
             G = (self.G[self._position(k)] / limit).astype(dtype)
             U[:, j * r : (j + 1) * r] = self.columns.token(k, dtype) @ (G @ mixes)
@@ -272,7 +275,7 @@ class SharedGram:
         self.scaled = np.repeat(eta[self.watched] / self.beta, self.size)
         used = self.used = np.flatnonzero(self.scaled)
         s = self.s = np.sqrt(self.scaled[used])[:, None]
-        T = np.asarray(_block(self.Q, used) * s, dtype=self.dtype)
+        T: NDArray = np.asarray(_block(self.Q, used) * s, dtype=self.dtype)
         T *= s.T
         T[np.diag_indices_from(T)] += 1.0
         self.factor = cholesky(T.T, lower=True, overwrite_a=True, check_finite=False)

@@ -6,9 +6,10 @@ samples, :class:`OutlierSystem` on samples with the Huber loss's outliers as cel
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,19 +41,26 @@ class State:
         return cls(value, z, g, squares, float(np.sum(z * g)), factor)
 
 
-class System(Protocol):
+class System(ABC):
     """A quadratic form whose coefficients fall into cells of equal size.
 
     What is not solved exactly may be off by `accuracy` in the value of the form.
     """
 
-    exact: bool
+    exact = True
 
+    @abstractmethod
     def solve(self, eta: Array, accuracy: float) -> State: ...
+
+    @abstractmethod
     def curvature(self, state: State, cells: Cells) -> Array: ...
 
+    def sharpen(self, eta: Array, steps: float) -> None:
+        """Make curvatures near `eta` more exact, where they are not and `steps` lie ahead."""
+        return
 
-class GramSystem:
+
+class GramSystem(System):
     """Works in coefficient space: best while used coefficients are fewer than samples.
 
     Parameters
@@ -64,8 +72,6 @@ class GramSystem:
         Cells are consecutive runs of ``p / n_cells`` coefficients.
     beta : float
     """
-
-    exact = True
 
     def __init__(self, Q: Array, B: Array, n_cells: int, beta: float) -> None:
         self.Q, self.B, self.beta = Q, B, beta
@@ -105,8 +111,8 @@ class GramSystem:
             A += np.einsum("esf,es->ef", QG.reshape(*shape, -1)[cells], g)
             if state.factor is not None:
                 used, s, L = state.factor
-                half = solve_triangular(L, s * QG[used], lower=True, check_finite=False)
-                A -= half.T @ half
+                inner = solve_triangular(L, s * QG[used], lower=True, check_finite=False)
+                A -= inner.T @ inner
         return A
 
     def _curvature_of_many(self, state: State, cells: Cells) -> Array:
@@ -116,14 +122,14 @@ class GramSystem:
         if state.factor is not None:
             used, s, L = state.factor
             right = s * self.Q[np.ix_(used, columns)]
-            half = solve_triangular(L, right, lower=True, check_finite=False)
-            inner -= half.T @ half
+            part = solve_triangular(L, right, lower=True, check_finite=False)
+            inner -= part.T @ part
         G = state.g[cells].reshape(len(columns), -1)
         inner *= G @ G.T
         return np.asarray(inner.reshape(len(cells), self.size, len(cells), -1).sum(axis=(1, 3)))
 
 
-class KernelSystem:
+class KernelSystem(System):
     r"""Works in sample space: best where used coefficients outnumber samples.
 
     With curvature weights w, dual point r and scores f0 of the point of expansion,
@@ -142,78 +148,44 @@ class KernelSystem:
         R: Array,
         F0: Array,
         beta: float,
-        balanced: bool = False,
     ) -> None:
         self.kernels, self.groups, self.beta = kernels, groups, beta
         self.root, self.R, self.F0 = np.sqrt(weight)[:, None], R, F0
-        self.unit = _unit(self.root) if kernels.center is not None else None
-        self.balanced = balanced or self.unit is None  # K is orthogonal to W^1/2 1 as it stands
+        self.unit = unit_of(self.root) if kernels.center is not None else None
 
     def solve(self, eta: Array, accuracy: float) -> State:
         scaled = eta / self.beta
-        K, exact = self.kernels.matrix(self.groups, scaled)
-        solved = self._solve(K, exact, scaled, accuracy)
-        if solved is None:  # too ill-conditioned for a float32 preconditioner
-            K = self.kernels.exact(self.groups, scaled)
-            solved = self._solve(K, True, scaled, accuracy)
-            if solved is None:
-                raise np.linalg.LinAlgError("The kernel cannot be factorised.")
-        q, L = solved
-        V = self.R + self.root * _project(q, self.unit)
+        K = self.kernels.exact(self.groups, scaled)
+        T = project(project(self.root * K * self.root.T, self.unit).T, self.unit)
+        T[np.diag_indices_from(T)] += 1.0
+        L = cholesky(T, lower=True, check_finite=False)
+        right = project(self.root * (self.F0 - K @ self.R), self.unit)
+        q, _ = refined_solve(lambda u: T @ u, L, right, accuracy)
+        V = self.R + self.root * project(q, self.unit)
         g = self.kernels.correlate(self.groups, V)
         z = scaled[:, None, None] * g
         F = self.kernels.predict(self.groups, z) - self.F0
-        bent = _project(self.root * F, self.unit)  # -q, but of z: an error of q counts twice over
+        bent = project(self.root * F, self.unit)  # -q, but of z: an error of q counts twice over
         value = -np.sum(self.R * F) + 0.5 * np.sum(bent * bent) + 0.5 * np.sum(z * g)
         return State.of(float(value), z, g, L)
-
-    def _solve(
-        self, K: NDArray, exact: bool, scaled: Array, accuracy: float
-    ) -> tuple[Array, NDArray] | None:
-        """q, and the factor of the matrix that `K` gives; None where it is not good enough."""
-        root = self.root.astype(K.dtype)
-        T = root * K
-        T *= root.T
-        if not self.balanced:
-            unit = np.asarray(self.unit).astype(K.dtype)
-            T = _project(_project(T, unit).T, unit)
-        T[np.diag_indices_from(T)] += 1.0
-        try:
-            L = cholesky(T, lower=True, overwrite_a=not exact, check_finite=False)
-        except np.linalg.LinAlgError:
-            return None
-
-        def through(U: Array) -> Array:  # K U, exactly
-            return K @ U if exact else self.kernels.apply(self.groups, scaled, U)
-
-        def operator(q: Array) -> Array:
-            if exact:
-                return T @ q
-            return q + _project(self.root * through(self.root * _project(q, self.unit)), self.unit)
-
-        right = _project(self.root * (self.F0 - through(self.R)), self.unit)
-        q, reached = refined_solve(operator, L, right, accuracy)
-        return (q, L) if exact or reached else None
 
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = U' (I + W^1/2 K W^1/2)^-1 U`` with ``u_k = W^1/2 X_k g_k``."""
         A = np.zeros((len(cells), len(cells)))
         for r in range(self.R.shape[1]):
             U = self.kernels.contributions(self.groups[cells], state.g[cells, :, r])
-            half = _half(state.factor, _project(self.root * U, self.unit))
-            A += half.T @ half
+            solved = half(state.factor, project(self.root * U, self.unit))
+            A += solved.T @ solved
         return A
 
 
-class JointKernelSystem:
+class JointKernelSystem(System):
     r"""The softmax in sample space: ``c - 1`` unknowns per sample.
 
     :math:`\mathrm{diag}(p) - pp^\top = CC^\top` with ``C = diag(sqrt p) B``, the columns of B an
     orthonormal basis of the complement of ``sqrt p``. Then ``v = r + C q`` and
     ``(I + C'KC) q = C'(f0 - K r)`` as in :class:`KernelSystem`, K block-diagonal over outputs.
     """
-
-    exact = True
 
     def __init__(
         self,
@@ -237,10 +209,10 @@ class JointKernelSystem:
 
     def _down(self, F: Array) -> Array:
         """``C'F`` less the intercepts' directions, as a column."""
-        return _project(np.einsum("ilm,il->im", self.C, F).reshape(-1, 1), self.unit)
+        return project(np.einsum("ilm,il->im", self.C, F).reshape(-1, 1), self.unit)
 
     def _up(self, q: Array) -> Array:
-        q = _project(q, self.unit).reshape(len(self.R), -1)
+        q = project(q, self.unit).reshape(len(self.R), -1)
         return np.einsum("ilm,im->il", self.C, q)
 
     def solve(self, eta: Array, accuracy: float) -> State:
@@ -256,7 +228,7 @@ class JointKernelSystem:
                 K.append(self.kernels.exact(self.groups, scaled[:, j]))
             left = self.C[:, j]  # (N, m)
             T += left[:, :, None, None] * K[j][:, None, :, None] * left
-        T = _project(_project(T.reshape(N * m, N * m), self.unit).T, self.unit)
+        T = project(project(T.reshape(N * m, N * m), self.unit).T, self.unit)
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, check_finite=False)
         moved = np.stack([K[j] @ self.R[:, j] for j in range(c)], axis=1)
@@ -282,11 +254,11 @@ class JointKernelSystem:
             groups = cells[here] // self.n_cells
             alone = self.kernels.contributions(self.groups[groups], g[groups, j])
             U[:, :, here] += self.C[:, j, :, None] * alone[:, None, :]
-        half = _half(state.factor, _project(U.reshape(N * m, -1), self.unit))
-        return half.T @ half
+        solved = half(state.factor, project(U.reshape(N * m, -1), self.unit))
+        return solved.T @ solved
 
 
-class OutlierSystem:
+class OutlierSystem(System):
     r"""The Huber loss as a squared loss with one more cell per sample.
 
     .. math:: \mathrm{huber}(r) = \min_o \tfrac12 (r - o)^2 + \delta |o|
@@ -296,15 +268,13 @@ class OutlierSystem:
     the samples of every output in turn; this system has the samples of one output.
     """
 
-    exact = True
-
     def __init__(
         self, kernels: Kernels, groups: Groups, weight: Array, y: Array, output: int, beta: float
     ) -> None:
         self.kernels, self.groups, self.beta = kernels, groups, beta
         self.root = np.sqrt(weight)[:, None]
-        self.unit = _unit(self.root) if kernels.center is not None else None
-        self.right = _project(self.root * y[:, None], self.unit)
+        self.unit = unit_of(self.root) if kernels.center is not None else None
+        self.right = project(self.root * y[:, None], self.unit)
         first = len(groups) + output * len(y)
         self.samples = slice(first, first + len(y))
 
@@ -312,11 +282,11 @@ class OutlierSystem:
         tokens, samples = eta[: len(self.groups)], eta[self.samples]
         K = self.kernels.exact(self.groups, tokens / self.beta)
         K[np.diag_indices_from(K)] += samples / self.beta
-        T = _project(_project(self.root * K * self.root.T, self.unit).T, self.unit)
+        T = project(project(self.root * K * self.root.T, self.unit).T, self.unit)
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, check_finite=False)
         q, _ = refined_solve(lambda u: T @ u, L, self.right, accuracy)
-        v = self.root * _project(q, self.unit)
+        v = self.root * project(q, self.unit)
         g = self.kernels.correlate(self.groups, v)
         value = 0.5 * float(np.sum(self.right * q))
         state = State.of(value, tokens[:, None, None] * g / self.beta, g, (L, v))
@@ -337,19 +307,25 @@ class OutlierSystem:
         mine = np.flatnonzero((cells >= self.samples.start) & (cells < self.samples.stop))
         rows = cells[mine] - self.samples.start
         U[rows, mine] = (self.root * v)[rows, 0]
-        half = _half(L, _project(U, self.unit))
-        return half.T @ half
+        solved = half(L, project(U, self.unit))
+        return solved.T @ solved
 
 
 def refined_solve(
-    operator: Callable[[Array], Array], L: Array, right: Array, accuracy: float
+    operator: Callable[[Array], Array],
+    L: NDArray,
+    right: Array,
+    accuracy: float,
+    most: int = 40,
+    relative: float = 1e12,
 ) -> tuple[Array, bool]:
     """Solve ``operator(q) = right`` by conjugate gradients with the factor `L` as preconditioner.
 
     Where `L` factorises the operator itself this is iterative refinement and ends after a step or
-    two; where it is a float32 factor of a nearby matrix it takes a few more. It ends when rounding
-    allows no more, or when the quadratic form is within `accuracy` of its minimum. Returns the
-    solution, and whether either was reached.
+    two; where it is a float32 factor of a nearby matrix it takes more, up to `most`. It ends when
+    rounding allows no more, or when the quadratic form is within `accuracy` of its minimum and the
+    residual is below `relative` times the right-hand side. Returns the solution, and whether either
+    was reached.
     """
 
     def precondition(r: Array) -> Array:
@@ -357,11 +333,14 @@ def refined_solve(
 
     q = precondition(right)
     r = right - operator(q)
-    limit = REFINE * np.linalg.norm(right, axis=0)
+    size = np.linalg.norm(right, axis=0)
+    limit = REFINE * size
     y = precondition(r)
     p, rho = y, np.sum(r * y, axis=0)
-    for _ in range(40):
-        if rho.sum() <= accuracy or np.all(np.linalg.norm(r, axis=0) <= limit):
+    for _ in range(most):
+        length = np.linalg.norm(r, axis=0)
+        near = rho.sum() <= accuracy and np.all(length <= relative * size)
+        if near or np.all(length <= limit):
             return q, True
         Ap = operator(p)
         slope = np.sum(p * Ap, axis=0)
@@ -373,17 +352,19 @@ def refined_solve(
     return q, bool(np.all(np.linalg.norm(r, axis=0) <= 1e3 * limit))
 
 
-def _half(L: Array, U: Array) -> Array:
-    half = solve_triangular(L, U.astype(L.dtype, copy=False), lower=True, check_finite=False)
-    return half.astype(float, copy=False)
+def half(L: NDArray, U: Array) -> Array:
+    """``L^-1 U``."""
+    solved = solve_triangular(L, U.astype(L.dtype, copy=False), lower=True, check_finite=False)
+    return np.asarray(solved, dtype=np.float64)
 
 
-def _unit(root: Array) -> Array | None:
+def unit_of(root: Array) -> Array | None:
+    """The direction of the intercept."""
     length = np.linalg.norm(root)
     return root / length if length > 0 else None
 
 
-def _project(U: Array, unit: Array | None) -> Array:
+def project(U: Array, unit: Array | None) -> Array:
     """Take the directions of the intercept out of the columns of `U`."""
     return U if unit is None else U - unit @ (unit.T @ U)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,7 @@ CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
 LARGE_GRAM = 1e8  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
-STALE = 0.03  # relative change of eta that calls for an update
+STALE = 0.1  # relative change of eta that an update makes up for
 
 
 class Workspace:
@@ -32,47 +34,99 @@ class Workspace:
         self.factorise = False  # whether conjugate gradients have proved too slow
 
 
+@dataclass
+class LowPrecision:
+    """Columns ``unit * A + offset`` of some groups, A in float32; for products with changes.
+
+    Means are taken off and put back in float64: they make up the largest of all singular values,
+    and would drown the others in rounding.
+    """
+
+    A: NDArray[np.float32]  # (N, groups * d)
+    unit: float
+    offset: Array | None  # (groups * d,), the same for every sample
+    groups: Groups
+    dim: int
+
+    def predict(self, Z: Array) -> Array:
+        """``sum_k A_k Z_k`` of ``Z (groups, d, c)``."""
+        Z = Z.reshape(-1, Z.shape[2])
+        Z32, size = _float32(Z)
+        F = (self.unit * size) * (self.A @ Z32).astype(np.float64)
+        return F if self.offset is None else F + self.offset @ Z
+
+    def correlate(self, V: Array) -> Array:
+        """``A_k' V``, ``(groups, d, c)``."""
+        V32, size = _float32(V)
+        M = (self.unit * size) * (self.A.T @ V32).astype(np.float64)
+        if self.offset is not None:
+            M += self.offset[:, None] * V.sum(axis=0)
+        return M.reshape(len(self.groups), self.dim, -1)
+
+    def contributions(self, G: Array) -> Array:
+        """``A_k G_k`` of every group alone, ``(N, groups)`` for ``G (groups, d)``."""
+        G32, size = _float32(G)
+        A = self.A.reshape(len(self.A), *G.shape)
+        U = (self.unit * size) * np.einsum("ikd,kd->ik", A, G32).astype(np.float64)
+        return U if self.offset is None else U + np.sum(self.offset.reshape(G.shape) * G, axis=1)
+
+
+def _float32(change: Array) -> tuple[NDArray[np.float32], float]:
+    """Numbers over their size in float32, whatever their size; and it."""
+    size = float(np.max(np.abs(change), initial=0.0)) or 1.0
+    return (change / size).astype(np.float32), size
+
+
 class Columns:
     """Columns of tokens less `center` in float32, kept for as long as they serve."""
 
     def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
-        self._groups: Groups = np.zeros(0, dtype=np.intp)
+        self._kept: LowPrecision | None = None
 
-    def of(self, groups: Groups) -> tuple[NDArray[np.float32], float, Groups]:
-        """Columns over a unit of length, the unit, and the groups: `groups`, or some more."""
-        if not (len(groups) >= 0.5 * len(self._groups) and np.all(np.isin(groups, self._groups))):
-            design = self.design
-            small = 4 * design.n_samples * design.n_groups * design.dim <= CACHE
-            most = small and 2 * len(groups) >= design.n_groups
-            self._groups = np.arange(design.n_groups) if most else groups
-            self._A, self._unit = float32_columns(self.design, self._groups, self.center)
-        return self._A, self._unit, self._groups
+    def of(self, groups: Groups) -> LowPrecision:
+        """Columns of `groups`, or of some more."""
+        kept, design = self._kept, self.design
+        if (
+            kept is not None
+            and 2 * len(groups) >= len(kept.groups)
+            and np.all(np.isin(groups, kept.groups))
+        ):
+            return kept
+        X = design.float32
+        if X is not None and 3 * len(groups) >= design.n_groups:  # as it stands, not a copy
+            groups, offset = np.arange(design.n_groups), None
+            if self.center is not None:
+                offset = -self.center.reshape(-1)
+            self._kept = LowPrecision(X, 1.0, offset, groups, design.dim)
+            return self._kept
+        small = 4 * design.n_samples * design.n_groups * design.dim <= CACHE
+        if small and 2 * len(groups) >= design.n_groups:
+            groups = np.arange(design.n_groups)
+        self._kept = low_precision(design, groups, self.center)
+        return self._kept
 
 
-def float32_columns(
-    design: Design, groups: Groups, center: Array | None
-) -> tuple[NDArray[np.float32], float]:
-    """Columns of `groups` less `center`, ``(N, p)``, over a unit; and the unit.
-
-    It is a power of two near the largest entry: squares of columns must fit float32.
-    """
+def low_precision(design: Design, groups: Groups, center: Array | None) -> LowPrecision:
+    """Columns of `groups` less `center`, if any."""
     A: NDArray[np.float32] = np.empty(
         (design.n_samples, len(groups) * design.dim), dtype=np.float32
     )
-    unit = 0.0
+    unit, offset, mean = 0.0, None, None
     for rows, block in design.columns(groups):
         if not unit:
-            some = block[::8]
-            largest = max(float(some.max()), -float(some.min()))
-            unit = 2.0 ** np.ceil(np.log2(largest or 1.0))
+            some = block[:: 1 + len(block) // 64]
+            # A power of two near the largest entry: squares of columns must fit float32.
+            unit = 2.0 ** np.ceil(np.log2(max(float(some.max()), -float(some.min())) or 1.0))
+            if center is not None:
+                mean = center[groups].reshape(-1)
+            elif np.sum(some.mean(axis=0) ** 2) > 0.1 * np.mean(some**2) * some.shape[1]:
+                offset = mean = block.mean(axis=0)
         target = A[rows]
         for part in row_slices(len(block), block.shape[1], CHUNK_BYTES):
-            piece = block[part]
-            if center is not None:
-                piece = piece - center[groups].reshape(-1)
+            piece = block[part] if mean is None else block[part] - mean
             np.multiply(piece, 1.0 / unit, out=target[part], casting="same_kind")
-    return A, unit
+    return LowPrecision(A, unit, offset, groups, design.dim)
 
 
 class Grams:
@@ -120,24 +174,23 @@ class Kernels:
 
     Small ones are formed anew; where samples are few beside channels each token's own kernel is
     kept; large ones are kept in float32 and only brought up to date for tokens whose eta moved
-    much, which is good enough to precondition a float64 solve.
+    much, which is good enough to precondition.
     """
 
     def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
         self._own: dict[int, Array] = {}
-        self._approximate: NDArray[np.float32] | None = None
+        self._near: NDArray[np.float32] | None = None
         self._eta = np.zeros(design.n_groups)
+        self.products = 0  # with kernels, since the one kept was brought up to date
 
-    def matrix(self, groups: Groups, eta: Array) -> tuple[NDArray, bool]:
-        """The kernel, and whether it is exact (else float32 and near)."""
+    def is_small(self, count: int) -> bool:
+        """Whether a kernel of `count` groups is best formed exactly."""
         N = self.design.n_samples
-        count = int(np.count_nonzero(eta))
-        if N * N * self.design.dim * count <= LARGE or self._keeps_own(count):
-            return self.exact(groups, eta), True
-        return self._updated(groups, eta), False
+        return N * N * self.design.dim * count <= LARGE or self._keeps_own(count)
 
     def exact(self, groups: Groups, eta: Array) -> Array:
+        """The kernel in float64."""
         used = np.flatnonzero(eta > 0)
         groups, eta = groups[used], eta[used]
         if not self._keeps_own(len(groups)):
@@ -155,28 +208,31 @@ class Kernels:
             OWN_RATIO * self.design.dim >= N and 8 * N * N * (len(self._own) + count) <= CACHE_BYTES
         )
 
-    def _updated(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
+    def near(self, groups: Groups, eta: Array, afresh: bool = False) -> NDArray[np.float32]:
+        """A kernel in float32 for an eta near by; `afresh` brings it up to date."""
+        if self._near is None:
+            self._near, afresh = np.zeros((self.design.n_samples,) * 2, dtype=np.float32), True
+        if afresh:
+            change, moved = self._moved(groups, eta)
+            for sign in (1.0, -1.0):
+                some = np.flatnonzero(moved & (sign * change > 0))
+                if len(some):
+                    self._near += np.float32(sign) * self.design.kernel(
+                        some, sign * change[some], self.center, dtype=np.float32
+                    )
+            self._eta[moved] += change[moved]
+            self.products = 0
+        return self._near
+
+    def stale(self, groups: Groups, eta: Array) -> int:
+        """Columns of tokens whose eta has moved since."""
+        return int(np.count_nonzero(self._moved(groups, eta)[1])) * self.design.dim
+
+    def _moved(self, groups: Groups, eta: Array) -> tuple[Array, NDArray[np.bool_]]:
         wanted = np.zeros(self.design.n_groups)
         wanted[groups] = eta
         change = wanted - self._eta
-        stale = np.abs(change) > STALE * np.maximum(wanted, self._eta)
-        if self._approximate is None:
-            self._approximate = np.zeros((self.design.n_samples,) * 2, dtype=np.float32)
-        for sign in (1.0, -1.0):
-            moved = np.flatnonzero(stale & (sign * change > 0))
-            if len(moved):
-                self._approximate += np.float32(sign) * self.design.kernel(
-                    moved, sign * change[moved], self.center, dtype=np.float32
-                )
-        self._eta[stale] = wanted[stale]
-        return self._approximate
-
-    def apply(self, groups: Groups, eta: Array, U: Array) -> Array:
-        """The kernel times `U`, in float64 and without forming it."""
-        used = np.flatnonzero(eta > 0)
-        return self.predict(
-            groups[used], eta[used][:, None, None] * self.correlate(groups[used], U)
-        )
+        return change, np.abs(change) > STALE * np.maximum(wanted, self._eta)
 
     def correlate(self, groups: Groups, V: Array) -> Array:
         """``A_k' V``, ``(groups, d, outputs)``."""
