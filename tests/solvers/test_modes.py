@@ -73,4 +73,4 @@ def test_modes_agree(mode, name, penalty, intercept, gated, monkeypatch):
             forced = solve(p, fraction * p.beta_max, tol=1e-6, method="newton")
         assert forced.converged, forced.certificate
         assert forced.certificate.primal == pytest.approx(usual.certificate.primal, rel=1.1e-6)
-        assert usual.certificate.dual <= forced.certificate.primal
+        assert usual.certificate.dual <= forced.certificate.primal * (1 + 1e-14)

@@ -39,7 +39,8 @@ NEAR = 1e-2  # relative gap below which a point is a good start for Newton's met
 MEMORY = 5  # steps over which the objective may rise
 MOST_BYTES = 1 << 28  # of columns in float32
 CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 16e9, 50e9  # bytes, bytes and flops a second
-OTHERS = 3.0  # what else it takes, beside the factorisations
+HOPE = 0.6  # of Newton's time that steps may take, for they may take longer
+OTHERS = 1.5  # what else it takes, beside the factorisations
 STEP, NEWTON_STEP, ENTRY = 1.5e-4, 8e-4, 3e-8  # seconds beyond products: a step's, a loss entry's
 
 
@@ -145,7 +146,7 @@ class _Descent:
                     self.least, self.best = gap, new
                 if self.least <= target or clock.late():
                     return True
-                if step >= TRIAL and self._seconds_left(goal) > self._newton_seconds():
+                if step >= TRIAL and self._seconds_left(goal) > HOPE * self._newton_seconds():
                     return False
             move = new.Z - old.Z
             size = float(np.sum(move * move))
@@ -209,20 +210,25 @@ class _Descent:
         spread = high / low
         steps = 1.4 * np.sqrt(spread) * np.log(max(self.least / goal, 1.0))
         N, c = self.spot.S.shape
-        flops = 2 * self.X.A.size
-        product = 4 * flops / (CACHE_SPEED if 2 * flops < CACHE else MEMORY_SPEED)
+        numbers = self.X.A.size
+        product = 8 * numbers / (CACHE_SPEED if 4 * numbers < CACHE else MEMORY_SPEED)
+        if c > 1:  # a few columns at once are slower than one
+            product = max(2 * product, 2 * numbers * c / SPEED)
         entries = 0.0 if self.problem.loss.quadratic else ENTRY * N * c
-        return float(steps * (max(product, flops * c / SPEED) + STEP + entries))
+        return float(steps * (product + STEP + entries))
 
     def _newton_seconds(self) -> float:
         """Roughly what Newton's method would take with the coefficients that are in use."""
         N, c = self.spot.S.shape
-        used = int(np.count_nonzero(self._norms(self.spot.Z))) * self.Z0.shape[1]
+        cells = self._norms(self.spot.Z) > 0
+        columns = int(np.count_nonzero(np.any(cells, axis=1))) * self.Z0.shape[1]
+        used, samples = int(np.count_nonzero(cells)) * self.Z0.shape[1], N
         if self.problem.loss.joint:
-            N, used = N * (c - 1), used * c // self._norms(self.spot.Z).shape[1]
-        size = min(used, N)
+            used, samples = used * c // cells.shape[1], N * (c - 1)
+        size = min(used, samples)
+        form = N * used**2 if used <= samples else N**2 * columns
         models, steps = (1, 8) if self.problem.loss.quadratic else (6, 18)
-        flops = models * N * used * size + steps * size**3 / 3
+        flops = models * form + steps * size**3 / 3
         return OTHERS * flops / SPEED + steps * NEWTON_STEP
 
     def found(self) -> Iterate:

@@ -215,23 +215,28 @@ class JointKernelSystem(System):
         q = project(q, self.unit).reshape(len(self.R), -1)
         return np.einsum("ilm,im->il", self.C, q)
 
-    def solve(self, eta: Array, accuracy: float) -> State:
+    def _bent(self, K: list[Array]) -> Array:
+        """``C'KC``, for a kernel of all outputs or one of each."""
         N, c, m = self.C.shape
+        T = np.zeros((N * m, N * m))
+        for outputs, kernel in zip(np.split(np.arange(c), len(K)), K, strict=True):
+            flat = self.C[:, outputs].transpose(0, 2, 1).reshape(N * m, -1)
+            part = (flat @ flat.T).reshape(N, m, N, m)
+            part *= kernel[:, None, :, None]
+            T += part.reshape(N * m, N * m)
+        return T
+
+    def solve(self, eta: Array, accuracy: float) -> State:
+        c = self.C.shape[1]
         by_output = np.broadcast_to(eta.reshape(-1, self.n_cells), (len(self.groups), c))
         scaled = by_output / self.beta
-        T = np.zeros((N, m, N, m))
-        K: list[Array] = []
-        for j in range(c):
-            if j and self.n_cells == 1:
-                K.append(K[0])
-            else:
-                K.append(self.kernels.exact(self.groups, scaled[:, j]))
-            left = self.C[:, j]  # (N, m)
-            T += left[:, :, None, None] * K[j][:, None, :, None] * left
-        T = project(project(T.reshape(N * m, N * m), self.unit).T, self.unit)
+        outputs = [0] if self.n_cells == 1 else range(c)
+        K = [self.kernels.exact(self.groups, scaled[:, j]) for j in outputs]
+        T = self._bent(K)
+        T = project(project(T, self.unit).T, self.unit)
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, check_finite=False)
-        moved = np.stack([K[j] @ self.R[:, j] for j in range(c)], axis=1)
+        moved = np.stack([K[j % len(K)] @ self.R[:, j] for j in range(c)], axis=1)
         q, _ = refined_solve(lambda u: T @ u, L, self._down(self.F0 - moved), accuracy)
         V = self.R + self._up(q)
         g = self.kernels.correlate(self.groups, V)  # (groups, d, c)
