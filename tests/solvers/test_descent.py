@@ -90,7 +90,8 @@ def test_steps_keep_to_the_clock():
     problem = made(N=300, n=60, d=10, common=0.5)
     work, clock = Workspace(problem), Clock(max_iter=10**6, max_time=0.0)
     at = Iterate.start(problem, None, 1e-3 * problem.beta_max)
-    assert descent.minimise(problem, 1e-3 * problem.beta_max, at, 1e-12, clock, work) is at
+    found, done = descent.minimise(problem, 1e-3 * problem.beta_max, at, 1e-12, clock, work)
+    assert found is at and done
 
 
 def test_columns_are_gathered_anew_only_where_they_must_be(monkeypatch):

@@ -218,3 +218,25 @@ def test_sketch_keeps_inner_products_on_average():
     mean = np.mean([(S := sketch(9, 4, rng)) @ S.T for _ in range(4000)], axis=0)
     np.testing.assert_allclose(mean, np.eye(9), atol=0.1)
     np.testing.assert_array_equal(sketch(4, 6, rng), np.eye(4))
+
+
+@pytest.mark.parametrize("fraction", [0.999, 0.99, 0.9])
+def test_just_below_the_largest_beta(fraction):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, Y = rng.normal(size=(300, 20, 10)), rng.normal(size=(300, 128))
+        problem = Problem(TokenDesign(X), Squared(), Token(), Y)
+        assert solve(problem, fraction * problem.beta_max).converged
+
+
+@pytest.mark.parametrize("limits", [{"max_iter": 0}, {"max_iter": 6}, {"max_time": 1e-4}])
+def test_what_ends_early_says_where_it_is(limits):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 30, 10)) + rng.normal(size=(400, 1, 10))
+    Y = rng.normal(size=(400, 64)) + X[:, 3, :1]
+    problem = Problem(TokenDesign(X), Squared(), Token(), Y)
+    solution = solve(problem, 0.01 * problem.beta_max, **limits)
+    own = problem.certificate(solution.Z, solution.intercept, 0.01 * problem.beta_max)
+    assert solution.certificate.relative_gap == pytest.approx(own.relative_gap, rel=1e-9)
+    # No line of the trace promises more than what is certified in the end.
+    assert min(point.relative_gap for point in solution.trace) >= 0.999 * own.relative_gap

@@ -46,8 +46,11 @@ STEP, NEWTON_STEP, ENTRY = 1.5e-4, 8e-4, 3e-8  # seconds beyond products: a step
 
 def minimise(
     problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, work: Workspace
-) -> Iterate:
-    """Rounds of steps from `at`, until the certified relative gap is below `tol` or they slow."""
+) -> tuple[Iterate, bool]:
+    """Rounds of steps from `at`, until the certified relative gap is below `tol` or they slow.
+
+    Returns where they led, and whether there is no more to do.
+    """
     size = problem.design.n_samples * problem.design.n_groups * problem.design.dim
     work.descends &= size >= SMALL
     while work.descends:
@@ -55,7 +58,7 @@ def minimise(
         gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
-            break
+            return at, True
         clock.n_iter += 1
         groups, all_of_them = _working_groups(problem, beta, at.Z, point)
         if 4 * problem.design.n_samples * len(groups) * problem.design.dim > MOST_BYTES:
@@ -69,9 +72,9 @@ def minimise(
         # What a slow descent leaves behind uses too many tokens to start from.
         if work.descends or descent.least < NEAR * descent.spot.value:
             found = descent.found()
-            work.descends &= found.primal(problem, beta) < at.primal(problem, beta)
-            at = found if found.primal(problem, beta) <= at.primal(problem, beta) else at
-    return at
+            falls = found.primal(problem, beta) < worth
+            at, work.descends = found if falls else at, work.descends and falls
+    return at, False
 
 
 def _working_groups(

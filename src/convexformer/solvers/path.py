@@ -119,7 +119,7 @@ def _solve_outputs(
         parts = [problem.output(j) for j in left]
         known = [part.certificate(Z[:, :, [j]], b[[j]], beta) for j, part in enumerate(parts)]
     for j in left:
-        if clock.late() and clock.trace:
+        if clock.trace and (clock.late() or max_iter <= 0):
             break
         part, own = problem.output(j), Clock(max_iter, clock.left)
         start = Solution(Z[:, :, [j]], b[[j]], known[j], False, 0)
@@ -182,8 +182,8 @@ def _minimise(
     if not problem.penalty.euclidean:
         method = "proximal"
     if method == "auto":
-        at = descent.minimise(problem, beta, at, tol, clock, work)
-        if clock.trace and clock.trace[-1].relative_gap <= tol and clock.n_iter > 0:
+        at, done = descent.minimise(problem, beta, at, tol, clock, work)
+        if done:
             return at
     if method != "proximal":
         if not np.any(at.Z):

@@ -100,8 +100,8 @@ class SecularNewton:
         changed, used = (np.count_nonzero(x) for x in ((at.eta > 0) != (new.eta > 0), new.eta > 0))
         steps = 0.0
         if changed <= 1 + 0.04 * used:
-            rate = max(np.log(at.gap / new.gap), 0.1) if new.gap < at.gap else 0.1
-            steps = max(0.0, np.log(new.gap / target)) / rate
+            rate = max(np.log(at.gap / new.gap), 0.1) if 0 < new.gap < at.gap else 0.1
+            steps = np.log(new.gap / max(target, 1e-300)) / rate if new.gap > target else 0.0
         for system in self.systems:
             system.sharpen(new.eta, steps)
 

@@ -13,8 +13,8 @@ are formed in float32 as long as that serves; what is returned is certified in f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from .shared_systems import (
     sketch,
     token_norms,
 )
-from .solution import Clock, Solution
+from .solution import Clock, Iterate, Solution
 from .workspace import Workspace
 
 Array = NDArray[np.float64]
@@ -55,8 +55,6 @@ PRECISIONS = (  # of products, of factors
     *RETRIES * [(np.float64, np.float64)],
 )
 PATIENCE = 6  # steps without progress
-
-_kernels: WeakKeyDictionary[Workspace, Kernel] = WeakKeyDictionary()  # from one beta to the next
 
 
 def fits(problem: Problem) -> bool:
@@ -91,6 +89,8 @@ class _Shared:
         self.norms = np.full(len(self.weight), np.inf)  # of correlations; unknown ones are watched
         self.in_coefficients = _in_coefficients(problem)
         self._known: tuple[Array, Array] | None = None
+        at = Iterate.start(problem, None, beta)
+        self.gap = at.gap(problem, problem.dual_point(at.S + at.b), beta)  # of no tokens
         self.axes = problem.principal_axes
         self._in(*PRECISIONS[-1])
         self.Y = self.columns.balanced(self.columns.root * problem.Y) @ self.axes
@@ -131,15 +131,16 @@ class _Shared:
         if self.in_coefficients:
             self.norms = token_norms(self._correlations(Y))
         for stage in self._stages(with_last=r < c or self.in_coefficients):
-            for _ in range(ROUNDS):
+            for _ in range(0 if self.clock.expired else ROUNDS):
                 watched = self._watched(stage)
                 newton = self._newton(Y, stage, watched)
                 at = newton.minimise(self.eta, SKETCH_GAP if stage == self.beta else STAGE_GAP)
                 self.eta, self.norms = at.eta, at.norms
                 if len(watched) < len(self.eta):
-                    used = np.flatnonzero(self.eta)
-                    Z = newton.system.coefficients(used)
-                    V = Y - self.columns.predict(np.ones(len(used)), Z, used)
+                    used, V = np.flatnonzero(self.eta), Y
+                    if len(used):
+                        Z = newton.system.coefficients(used)
+                        V = Y - self.columns.predict(np.ones(len(used)), Z, used)
                     self.norms = token_norms(self.columns.correlate(V, self.everything))
                 if self.clock.expired or self._wants_only(watched, stage):
                     break
@@ -152,7 +153,7 @@ class _Shared:
         radius, used = self.weight * beta, self.eta > 0
         near = ~used & (self.norms > (1 - MARGIN) * radius)
         room = max(1 + FEW // self.problem.design.dim, int(np.count_nonzero(used)))
-        if self.in_coefficients and np.count_nonzero(near) > room:
+        if self.in_coefficients and np.count_nonzero(near) > room and not self.clock.expired:
             if np.any(used) and 3 * np.count_nonzero(self.norms[~used] > radius[~used]) > len(used):
                 self.eta = np.zeros_like(self.eta)  # which leads away from those that all share
                 return self.everything
@@ -196,7 +197,8 @@ class _Shared:
         point = problem.dual_point(S + b)
         dual = problem.dual_value(point, self.beta)
         certificate = Certificate(primal, dual, self.beta, problem.beta_max)
-        self.clock.record(certificate.relative_gap, Z)
+        self.gap = certificate.relative_gap
+        self.clock.record(self.gap, Z)
         b = problem.outer_intercept(Z, b)
         converged = certificate.relative_gap <= self.tol
         self.norms = point.norms[:, 0] * self.weight
@@ -209,11 +211,15 @@ class _Shared:
             Q, total = self.work.grams.matrix(watched), float(np.vdot(Y, Y))
             system = SharedGram(Q, B, total, watched, beta, self.factors)
         else:
-            kernel = _kernels.get(self.work)
+            kernel = self.work.shared
             if kernel is None or kernel.dtype != self.factors:
-                kernel = _kernels[self.work] = Kernel(self.columns, self.factors)
+                kernel = self.work.shared = Kernel(self.columns, self.factors)
             system = SharedKernel(Y, self.columns, kernel, watched, beta)
-        return _Newton(system, self.weight, beta, self.clock)
+        return _Newton(system, self.weight, beta, self.clock, self._progress)
+
+    def _progress(self, eta: Array) -> None:
+        """A line of the trace, with the gap last certified: others are only estimates."""
+        self.clock.record(self.gap, eta[:, None, None])
 
     def _correlations(self, Y: Array) -> Array:
         """``X_k' Y`` in float64, remembered."""
@@ -239,8 +245,16 @@ class _Point:
 class _Newton:
     """Secular Newton on one scalar per token, as in :mod:`~convexformer.solvers.secular`."""
 
-    def __init__(self, system: SharedSystem, weight: Array, beta: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        system: SharedSystem,
+        weight: Array,
+        beta: float,
+        clock: Clock,
+        progress: Callable[[Array], None],
+    ) -> None:
         self.system, self.weight, self.beta, self.clock = system, weight, beta, clock
+        self.progress = progress
         self.radius = beta * weight
 
     def minimise(self, eta: Array, tol: float) -> _Point:
@@ -251,7 +265,7 @@ class _Newton:
         at = self._point(eta, 0.01)
         best, idle = at.gap, 0
         while True:
-            self.clock.record(at.gap, at.eta[:, None, None])
+            self.progress(at.eta)
             if at.gap <= tol or idle >= PATIENCE or self.clock.expired:
                 return at
             self.clock.n_iter += 1

@@ -307,7 +307,7 @@ class SharedGram:
     def coefficients(self, cells: Groups) -> Array:
         columns = self._columns(np.searchsorted(self.watched, cells))
         Z = self.scaled[columns][:, None] * self.G[columns]
-        return np.asarray(Z.reshape(len(cells), self.size, -1))
+        return np.asarray(Z.reshape(len(cells), self.size, Z.shape[1]))
 
     def curvature(self, cells: Groups, radius: Array) -> Array:
         """``(Q - Q S (I + SQS)^-1 S Q) * GG'``, summed over blocks.

@@ -14,6 +14,7 @@ from .blocks import Axes
 Array = NDArray[np.float64]
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
+MOST_BYTES = 1 << 28  # of a copy in float32 of what is in float32
 CACHE = 16e6  # bytes of columns that are quick to read
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
@@ -94,7 +95,8 @@ class Columns:
         ):
             return kept
         X = design.float32
-        if X is not None and 3 * len(groups) >= design.n_groups:  # as it stands, not a copy
+        large = 4 * design.n_samples * len(groups) * design.dim > MOST_BYTES
+        if X is not None and large and 3 * len(groups) >= design.n_groups:  # no copy of it
             groups, offset = np.arange(design.n_groups), None
             if self.center is not None:
                 offset = -self.center.reshape(-1)
