@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ class Workspace:
         self.grams = Grams(problem.design, problem.center, problem.weight)
         self.kernels = Kernels(problem.design, problem.center)
         self.axes: Axes | None = None  # of all tokens, once outputs descend together
+        self.shared: Any = None  # kernel of outputs that share tokens
         self.columns = Columns(problem.design, problem.center)
         self.descends = True  # whether first-order steps may be the quick way
         self.factorise = False  # whether conjugate gradients have proved too slow
