@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .cells import GRIDS as CELLS
 from .contestants import NAMES
 from .figures import draw_race, draw_scaling
 from .objective import GAPS
@@ -27,7 +28,7 @@ coefficients by code that is nobody's solver. A cell is won by the shortest time
   nothing; ours pays for building its problem. Median of interleaved repetitions, with their range.
 - **Settings** of peers are swept from loose to tight; the fastest run that meets the gap counts,
   and all are in the results. A peer's run may take 12 times as long as ours, within bounds
-  (the column *limit*), and all runs of a sweep five times that.
+  (the column *limit*), and all runs of a sweep twice that.
 - **First call**: the same in a fresh process, beside the time of importing.
 - **By value**: some runs have an objective within the gap of the optimum while their residuals do
   not show it. Their time stands in this column, the kindest reading.
@@ -52,6 +53,7 @@ def render(folder: Path = RESULTS) -> str:
             continue
         cells = [summarise(name, record) for name, record in results["cells"].items()]
         parts += [f"## {title}\n", _environment(results, command), _verdict(cells)]
+        parts.append(_missing(grid, results["cells"]))
         if any(cell.peers for cell in cells):
             parts.append(f"![Seconds to the gap, by cell and contestant](images/race-{grid}.svg)\n")
         parts += [_main_table(cells, results["speeds"]), _large_notes(cells)]
@@ -71,6 +73,11 @@ def _environment(results: dict[str, Any], command: str) -> str:
         f"`{command}`, {told['finished'][:16].replace('T', ' ')} UTC, on {told['machine']}; "
         f"Python {told['python']}, {versions}.\n"
     )
+
+
+def _missing(grid: str, done: Mapping[str, Any]) -> str:
+    names = [cell.name for cell in CELLS[grid]() if cell.name not in done]
+    return f"Not run yet, of this grid: {', '.join(names)}.\n" if names else ""
 
 
 def _verdict(cells: Sequence[CellSummary]) -> str:

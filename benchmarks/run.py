@@ -162,9 +162,9 @@ def _sweep(
 ) -> Iterator[Run]:
     """Runs from the loosest setting on, until one meets `gap` or time is out.
 
-    A run has `limit`, all of a sweep five times that.
+    A run has `limit`, all of a sweep twice that.
     """
-    left = 5 * limit
+    left = 2 * limit
     for setting in settings:
         run = process.run(task, setting, min(limit, left))
         left -= run.cpu
