@@ -6,15 +6,16 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from ._masked import MaskedTransformerMixin
 from ._validation import blocks, check_count, check_positive, check_tokens, ranked
 
 POOLED = ("mean", "log-std")
 
 
-class PooledTokens(TransformerMixin, BaseEstimator):
+class PooledTokens(MaskedTransformerMixin, BaseEstimator):
     r"""Append two tokens: the mean over tokens, and the logarithm of their standard deviation.
 
     .. math:: X' = [X_1, \dots, X_n,\ \bar X,\ \tfrac12 \log(\mathrm{var}_k X_k + \epsilon)]
@@ -74,22 +75,6 @@ class PooledTokens(TransformerMixin, BaseEstimator):
         check_count("n_tokens", self.n_tokens, optional=True)
         check_tokens(self, X, mask, reset=True)
         return self
-
-    def fit_transform(self, X: Any, y: Any = None, mask: Any = None) -> NDArray:
-        """Check X and append the pooled tokens.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
-        y : ignored
-        mask : array-like of shape (n_samples, n_tokens), optional
-            True where a token is real; the result is 0 elsewhere.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_tokens + 2, n_channels), or flat if X is
-        """
-        return self.fit(X, mask=mask).transform(X, mask=mask)
 
     def transform(self, X: Any, mask: Any = None) -> NDArray:
         """Append the pooled tokens.

@@ -6,9 +6,10 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
+from ._masked import MaskedTransformerMixin
 from ._validation import (
     Array,
     Mask,
@@ -22,7 +23,7 @@ from ._validation import (
 )
 
 
-class TokenScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class TokenScaler(OneToOneFeatureMixin, MaskedTransformerMixin, BaseEstimator):
     r"""Shift and scale the channels of tokens.
 
     .. math:: X'_{ikj} = (X_{ikj} - \mu_j) / \sigma_j
@@ -113,22 +114,6 @@ class TokenScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             np.where(constant, 1.0, np.sqrt(variance)) if self.with_std else np.ones_like(mean)
         )
         return self
-
-    def fit_transform(self, X: Any, y: Any = None, mask: Any = None) -> NDArray:
-        """Learn means and scales of X, and apply them to it.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
-        y : ignored
-        mask : array-like of shape (n_samples, n_tokens), optional
-            True where a token is real; the result is 0 elsewhere.
-
-        Returns
-        -------
-        ndarray of the shape of X
-        """
-        return self.fit(X, mask=mask).transform(X, mask=mask)
 
     def _pool(self, values: Array) -> Array:
         """Sums ``(n, d)`` as they are, or over tokens."""
