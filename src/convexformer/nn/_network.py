@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from ._losses import total_loss
 FORMAT = "convexformer.nn"
 
 
-class Network(nn.Module):
+class Network(nn.Module, ABC):
     r"""A network with the weight decay of a theorem.
 
     .. math:: \sum_i a_i\,\mathrm{loss}(F_i, Y_i) + \tfrac\beta2\,\mathrm{decay}
@@ -29,14 +30,18 @@ class Network(nn.Module):
     _array_arguments: ClassVar[tuple[str, ...]] = ()
     """Arguments that are arrays; they live on as buffers of the same names."""
 
+    @classmethod
+    def _from_config(cls, config: dict[str, Any], arrays: dict[str, Tensor]) -> Network:
+        return cls(**config, **arrays)
+
     @property
     def is_convex(self) -> bool:
         """Whether `objective` is convex in the parameters."""
         return False
 
+    @abstractmethod
     def decay(self) -> Tensor:
         """Weight decay, without ``beta / 2``."""
-        raise NotImplementedError
 
     def objective(
         self,
@@ -88,7 +93,7 @@ def read_network(path: str | os.PathLike[str], classes: dict[str, type[Network]]
     kind = classes[described["class"]]
     arrays = {name: tensors[name] for name in kind._array_arguments if name in tensors}
     with torch.random.fork_rng(devices=[]):  # the start it draws is overwritten
-        network = kind(**described["config"], **arrays)
+        network = kind._from_config(described["config"], arrays)
     network.load_state_dict(tensors, assign=True)
     return network
 
