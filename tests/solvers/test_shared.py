@@ -5,7 +5,13 @@ import pytest
 
 from convexformer.problem import GatedDesign, Problem, Squared, Token, TokenDesign
 from convexformer.solvers import shared, solve, solve_path
-from convexformer.solvers.shared_systems import Columns, Kernel, SharedGram, SharedKernel, sketch
+from convexformer.solvers.shared_systems import (
+    Kernel,
+    SharedGram,
+    SharedKernel,
+    WeightedTokens,
+    sketch,
+)
 from convexformer.solvers.solution import Clock
 from convexformer.solvers.workspace import Workspace
 
@@ -190,7 +196,7 @@ def test_hands_over_what_it_cannot_solve(monkeypatch):
 def test_both_systems_are_the_same():
     X, Y = data((50, 8, 5), c=20)
     problem = problem_of(X, Y, weight=np.random.default_rng(0).integers(0, 3, 50).astype(float))
-    columns, everything, beta = Columns(problem, np.float64), np.arange(8), 40.0
+    columns, everything, beta = WeightedTokens(problem, np.float64), np.arange(8), 40.0
     Y = columns.balanced(columns.root * problem.Y)
     Q = Workspace(problem).grams.matrix(everything)
     B = columns.correlate(Y, everything).reshape(len(Q), -1)

@@ -17,6 +17,7 @@ from scipy.linalg import get_blas_funcs
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
 
+FEW_BYTES = 1 << 22  # where blocks are only read on the way to another array
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
 
 
@@ -26,6 +27,11 @@ class Design(ABC):
     n_samples: int
     n_groups: int
     dim: int
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Of what is stored."""
 
     @property
     def float32(self) -> NDArray[np.float32] | None:
@@ -49,8 +55,12 @@ class Design(ABC):
         return self._row_blocks(np.arange(self.n_groups))
 
     def columns(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
-        """Columns of `groups` by samples, ``(rows, (rows, groups * d))``, to be read only."""
-        return self.blocks() if len(groups) == self.n_groups else self._row_blocks(groups)
+        """Columns of `groups` by a few samples, ``(rows, (rows, groups * d))``, to be read only."""
+        if len(groups) == self.n_groups:
+            yield from self.blocks()
+            return
+        for rows in row_slices(self.n_samples, len(groups) * self.dim, FEW_BYTES):
+            yield rows, self.gather(rows, groups)
 
     def prefers_all(self, groups: Groups) -> bool:
         """Whether a product with everything is cheaper than gathering the groups first."""
@@ -203,6 +213,10 @@ class TokenDesign(Design):
             )
         self.X, self.mask = X, mask
         self.n_samples, self.n_groups, self.dim = X.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.X.nbytes
 
     @property
     def float32(self) -> NDArray[np.float32] | None:

@@ -131,6 +131,10 @@ class GatedDesign(Design):
         self.n_tokens, self.n_gates = tokens.n_groups, open_gates.shape[1]
         self.n_groups = self.n_gates * self.n_tokens
 
+    @property
+    def nbytes(self) -> int:
+        return self.tokens.nbytes
+
     def gather(self, rows: slice, groups: Groups) -> Array:
         gate, token = np.divmod(groups, self.n_tokens)
         A = self.tokens.gather(rows, token)  # (rows, groups * d), a fresh copy

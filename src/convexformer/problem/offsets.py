@@ -148,6 +148,10 @@ class OffsetDesign(Design):
         self._window = np.array(offsets.window)
         self.landmarks = self._landmarks(mask, separators)  # (N, landmarks, d)
 
+    @property
+    def nbytes(self) -> int:
+        return self.X.nbytes
+
     def gather(self, rows: slice, groups: Groups) -> Array:
         at = self.positions[rows]
         A = np.empty((len(at), len(groups), self.dim))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..problem import Certificate, Problem
 from .blocks import FEW, Axes, Descent
+from .machine import MEMORY_SPEED, SPEED
 from .solution import Clock, Solution
 from .workspace import Workspace
 
@@ -25,7 +26,6 @@ BATCH = 10_000_000  # coefficients that descend at once: about 1 GB with their h
 CYCLES = 8  # of sweeps in a round, at most
 WINDOW = 40  # sweeps by which progress is judged
 SWEEPS = 30  # that are expected
-SPEED, MEMORY = 50e9, 10e9  # flops and bytes a second
 VISIT = 1.5e-4  # seconds of a visit to one token, its products aside
 NEWTON = 10, 40  # factorisations, or kernels of samples, that Newton's method should take
 
@@ -54,7 +54,7 @@ def _newton_seconds(problem: Problem, used: Array) -> Array:
     N = problem.design.n_samples
     kernel = N**2 * (used if 2 * d < N else N)  # of few samples, every token's own is kept
     flops = np.where(used <= N, NEWTON[0] * used**3, NEWTON[1] * kernel)
-    return np.asarray(5e-3 + 80 * N * n * d / MEMORY + flops / SPEED)
+    return np.asarray(5e-3 + 80 * N * n * d / MEMORY_SPEED + flops / SPEED)
 
 
 @dataclass

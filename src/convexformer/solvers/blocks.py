@@ -93,10 +93,13 @@ class Way:
     """How far coefficients have gone, ``D (c, n, d)``, and the scores ``X D`` of that."""
 
     def __init__(self, X: Floats, n_outputs: int) -> None:
-        n, d, N = X.shape
+        n, d, width = X.shape
         self.X = X
         self.D = np.zeros((n_outputs, n, d), dtype=np.float32)
-        self.scores = np.zeros((n_outputs, N), dtype=np.float32)
+        self.scores = self._scores(n_outputs, width)
+
+    def _scores(self, n_outputs: int, width: int) -> Floats:
+        return np.zeros((n_outputs, width), dtype=np.float32)
 
     def product(self, k: int, rows: Rows) -> Floats:
         """``X_k' X D``."""
@@ -121,14 +124,8 @@ class Way:
 class GramWay(Way):
     """The same by the Gram matrix ``(n, d, p)``: best where coefficients are fewer than samples."""
 
-    def __init__(self, gram: Floats, n_outputs: int) -> None:
-        n, d, p = gram.shape
-        self.gram = gram
-        self.D = np.zeros((n_outputs, n, d), dtype=np.float32)
-        self.flat = self.D.reshape(n_outputs, p)
-
-    def product(self, k: int, rows: Rows) -> Floats:
-        return self.flat[rows] @ self.gram[k].T
+    def _scores(self, n_outputs: int, width: int) -> Floats:
+        return self.D.reshape(n_outputs, width)  # a view: the way itself, multiplied by Gram's rows
 
     def add(self, k: int, rows: Rows, move: Floats) -> None:
         self.D[rows, k] += move

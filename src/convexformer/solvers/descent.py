@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
+from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .solution import Clock, Iterate
 from .workspace import Workspace
 
@@ -37,8 +38,6 @@ FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to co
 MOST_SPREAD = 100.0  # of curvatures, beyond which no end is in sight
 NEAR = 1e-2  # relative gap below which a point is a good start for Newton's method
 MEMORY = 5  # steps over which the objective may rise
-MOST_BYTES = 1 << 28  # of columns in float32
-CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 16e9, 50e9  # bytes, bytes and flops a second
 HOPE = 0.6  # of Newton's time that steps may take, for they may take longer
 OTHERS = 1.5  # what else it takes, beside the factorisations
 STEP, NEWTON_STEP, ENTRY = 1.5e-4, 8e-4, 3e-8  # seconds beyond products: a step's, a loss entry's
@@ -61,7 +60,7 @@ def minimise(
             return at, True
         clock.n_iter += 1
         groups, all_of_them = _working_groups(problem, beta, at.Z, point)
-        if 4 * problem.design.n_samples * len(groups) * problem.design.dim > MOST_BYTES:
+        if not work.columns.take(groups):
             work.descends = False
             break
         descent = _Descent(problem, beta, at, point, groups, work)
@@ -74,6 +73,7 @@ def minimise(
             found = descent.found()
             falls = found.primal(problem, beta) < worth
             at, work.descends = found if falls else at, work.descends and falls
+    work.columns.forget()
     return at, False
 
 
@@ -124,8 +124,8 @@ class _Descent:
         self.origin, self.point = at, point
         self.Z0, self.M0 = at.Z[self.groups], point.M[self.groups]
         self.weight = problem.penalty.column(problem.shape[0])[self.groups]
-        self.by_cell = 1 if problem.penalty.cells(2) == 2 else (1, 2)
-        value = at.loss + beta * float(np.sum(self.weight * self._norms(self.Z0)))
+        self.norms = problem.penalty.norms
+        value = at.loss + beta * float(np.sum(self.weight * self.norms(self.Z0)))
         self.spot = self.best = _Spot(self.Z0, at.S, at.b, point.V, self.M0, value)
         self.least, self.curvatures = np.inf, list[float]()
 
@@ -174,7 +174,7 @@ class _Descent:
         spot, problem = self.spot, self.problem
         for _ in range(50):
             Z = spot.Z + spot.M / curvature
-            norms = self._norms(Z)
+            norms = self.norms(Z)
             shrunk = np.maximum(0.0, norms - self.beta / curvature * self.weight)
             Z *= (shrunk / np.where(norms > 0, norms, 1.0))[:, None, :]
             move = Z - spot.Z
@@ -193,15 +193,11 @@ class _Descent:
         M = self.M0 + self.X.correlate(V - self.point.V)
         return _Spot(Z, S, b + step, V, M, value)
 
-    def _norms(self, Z: Array) -> Array:
-        norms = np.sqrt(np.sum(Z * Z, axis=self.by_cell))
-        return norms if norms.ndim == 2 else norms[:, None]
-
     # How far, and how long it will take ----------------------------------------------------------
 
     def _gap(self) -> float:
         spot = self.spot
-        point = DualPoint(spot.V, spot.M, self._norms(spot.M) / self.weight)
+        point = DualPoint(spot.V, spot.M, self.norms(spot.M) / self.weight)
         return spot.value - self.problem.dual_value(point, self.beta)
 
     def _seconds_left(self, goal: float) -> float:
@@ -223,7 +219,7 @@ class _Descent:
     def _newton_seconds(self) -> float:
         """Roughly what Newton's method would take with the coefficients that are in use."""
         N, c = self.spot.S.shape
-        cells = self._norms(self.spot.Z) > 0
+        cells = self.norms(self.spot.Z) > 0
         columns = int(np.count_nonzero(np.any(cells, axis=1))) * self.Z0.shape[1]
         used, samples = int(np.count_nonzero(cells)) * self.Z0.shape[1], N
         if self.problem.loss.joint:

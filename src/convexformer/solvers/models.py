@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Huber, Problem
 from ..problem.designs import Groups
+from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .matrixfree import Curvature, SecularCG
 from .near import NearKernelSystem
 from .secular import SecularNewton
@@ -24,7 +25,6 @@ LARGE, LARGE_JOINT = 700, 1500  # unknowns from which conjugate gradients are tr
 MANY_SAMPLES = 2500  # up to which a kernel of the squared loss is factorised at once
 LARGEST_FACTOR = 4000  # unknowns up to which factorisations may be the faster
 LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
-CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED = 16e6, 40e9, 12e9, 50e9  # bytes, bytes and flops a second
 LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
 NEAR_GAIN = 0.02  # what float32 adds to the accuracy asked of a model that is the loss itself
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own

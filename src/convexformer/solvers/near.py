@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky
 
 from ..problem.designs import Groups
+from .machine import MEMORY_SPEED, SPEED32
 from .systems import Array, Cells, State, System, half, project, refined_solve, unit_of
 from .workspace import Columns, Kernels
 
-SPEED, MEMORY_SPEED = 80e9, 16e9  # float32 operations and bytes a second
 STEP = 3  # products that cost as much as the rest of a step
 RESIDUAL = 1e-3  # relative; it goes into the scores of the next point as it is
 LEAST, MOST = 6, 200  # products before a kernel is brought up to date, and after
@@ -116,7 +116,7 @@ class NearKernelSystem(System):
     def _patience(self, eta: Array) -> int:
         """Products that cost as much as bringing the kernel up to date."""
         N = len(self.root)
-        update = (N * N * self.kernels.stale(self.groups, eta) + N**3 / 3) / SPEED
+        update = (N * N * self.kernels.stale(self.groups, eta) + N**3 / 3) / SPEED32
         return max(LEAST, int(update / (8 * self.X.A.size / MEMORY_SPEED)))
 
     def _factorise(self, K: NDArray) -> None:

@@ -24,11 +24,11 @@ from ..problem import Certificate, Problem, Token
 from ..problem.designs import Groups
 from .bounded import bounded_quadratic
 from .shared_systems import (
-    Columns,
     Kernel,
     SharedGram,
     SharedKernel,
     SharedSystem,
+    WeightedTokens,
     sketch,
     token_norms,
 )
@@ -97,7 +97,7 @@ class _Shared:
 
     def _in(self, products: type, factors: type) -> None:
         """Work in these precisions from now on."""
-        self.columns, self.factors = Columns(self.problem, products), factors
+        self.columns, self.factors = WeightedTokens(self.problem, products), factors
 
     def solve(self, init: Solution | None) -> Solution:
         Z = np.zeros(self.problem.shape) if init is None else init.Z
@@ -224,7 +224,7 @@ class _Shared:
     def _correlations(self, Y: Array) -> Array:
         """``X_k' Y`` in float64, remembered."""
         if self._known is None or self._known[0] is not Y:
-            columns = Columns(self.problem, np.float64)
+            columns = WeightedTokens(self.problem, np.float64)
             self._known = Y, columns.correlate(Y, self.everything)
         return self._known[1]
 

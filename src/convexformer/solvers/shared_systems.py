@@ -61,7 +61,7 @@ class SharedSystem(Protocol):
         ...
 
 
-class Columns:
+class WeightedTokens:
     """Tokens of a problem, centred and weighted, multiplied in the precision of `dtype`."""
 
     def __init__(self, problem: Problem, dtype: type) -> None:
@@ -117,7 +117,7 @@ class Columns:
 class Kernel:
     """``K = sum_k scaled_k X_k X_k'``, as recent as asked for, and I + K factorised."""
 
-    def __init__(self, columns: Columns, dtype: type) -> None:
+    def __init__(self, columns: WeightedTokens, dtype: type) -> None:
         N = len(columns.root)
         self.columns, self.dtype = columns, dtype
         self.syrk = get_blas_funcs("syrk", dtype=dtype)
@@ -172,7 +172,7 @@ class SharedKernel:
     ----------
     Y : ndarray of shape (N, c)
         Principal axes first.
-    columns : Columns
+    columns : WeightedTokens
     kernel : Kernel
     watched : ndarray of int
         Groups that may be used.
@@ -182,7 +182,7 @@ class SharedKernel:
     def __init__(
         self,
         Y: Array,
-        columns: Columns,
+        columns: WeightedTokens,
         kernel: Kernel,
         watched: Groups,
         beta: float,

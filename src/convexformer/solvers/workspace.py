@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from ..problem import Design, Problem
 from ..problem.designs import Groups, row_slices
 from .blocks import Axes
+from .machine import CACHE
 
 Array = NDArray[np.float64]
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
-MOST_BYTES = 1 << 28  # of a copy in float32 of what is in float32
-CACHE = 16e6  # bytes of columns that are quick to read
+MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
 LARGE_GRAM = 1e8  # and a float32 Gram matrix
@@ -87,6 +87,14 @@ class Columns:
         self.design, self.center = design, center
         self._kept: LowPrecision | None = None
 
+    def take(self, groups: Groups) -> bool:
+        """Whether columns of `groups` take little memory beside X."""
+        size = 4 * self.design.n_samples * len(groups) * self.design.dim
+        return size <= max(CACHE, min(MOST_BYTES, self.design.nbytes / 2))
+
+    def forget(self) -> None:
+        self._kept = None
+
     def of(self, groups: Groups) -> LowPrecision:
         """Columns of `groups`, or of some more."""
         kept, design = self._kept, self.design
@@ -96,6 +104,7 @@ class Columns:
             and np.all(np.isin(groups, kept.groups))
         ):
             return kept
+        self._kept = kept = None  # before another takes its place
         X = design.float32
         large = 4 * design.n_samples * len(groups) * design.dim > MOST_BYTES
         if X is not None and large and 3 * len(groups) >= design.n_groups:  # no copy of it

@@ -1,0 +1,8 @@
+"""What solvers take a machine to be like, where they choose between ways by what these cost.
+
+Rough and fixed, so that the same problem is solved the same way everywhere.
+"""
+
+CACHE = 16e6  # bytes that are quick to read again and again
+CACHE_SPEED, MEMORY_SPEED = 40e9, 16e9  # bytes a second, from there and from beyond
+SPEED, SPEED32 = 50e9, 80e9  # multiply-adds a second of large products, in float64 and float32
