@@ -1,8 +1,9 @@
 """Networks in PyTorch: those of the paper, and those that convex solutions are equivalent to.
 
-None of the networks is convex in its weights (``is_convex`` is False); their training problems have
-convex equivalents, which `convexformer.problem` states and `convexformer.solvers` solves. The one
-exception is :class:`ConvexLayer`, which is such a program itself.
+None of the paper's networks is convex in its weights (``is_convex`` is False); their training
+problems have convex equivalents, which `convexformer.problem` states and `convexformer.solvers`
+solves. :class:`ConvexLayer` is such a program itself, and so is :class:`GatedLayer` on fixed
+inputs. A stack of them, :class:`GatedTransformer`, is not.
 """
 
 import os
@@ -19,13 +20,20 @@ from ._gated import ConvexLayer, GatedFCN
 from ._losses import total_loss
 from ._network import Network, read_network
 from ._simplex import SequenceAttention, SimplexAttention, project_simplex
+from .layers import GatedLayer
+from .proximal_adam import ProximalAdam, prox_group_norm
 from .recover import network_of, to_network, to_network_from_parts, to_sequence_network
 from .starts import Runs, train_starts
+from .transformer import GatedTransformer, GatedTransformerConfig
 
 __all__ = [
     "ConvexLayer",
     "GatedFCN",
+    "GatedLayer",
+    "GatedTransformer",
+    "GatedTransformerConfig",
     "Network",
+    "ProximalAdam",
     "Runs",
     "SequenceAttention",
     "SimplexAttention",
@@ -34,6 +42,7 @@ __all__ = [
     "load_network",
     "network_of",
     "project_simplex",
+    "prox_group_norm",
     "to_network",
     "to_network_from_parts",
     "to_sequence_network",
@@ -46,6 +55,8 @@ _NETWORKS: dict[str, type[Network]] = {
     for kind in (
         ConvexLayer,
         GatedFCN,
+        GatedLayer,
+        GatedTransformer,
         SequenceAttention,
         SimplexAttention,
         SoftmaxAttention,

@@ -18,6 +18,17 @@ def open_gates(X: Tensor, directions: Tensor, thresholds: Tensor) -> Tensor:
     return (score >= thresholds).to(X.dtype)
 
 
+def sum_open(by_gate: Tensor, m: Tensor) -> Tensor:
+    r""":math:`\sum_j m_{ijp} A_{ijp}`, ``(N, P, c)``, for A of shape ``(N, h, P, c)``.
+
+    The gates m are ``(N, h, P)``, or ``(N, h, 1)`` where all positions share them.
+    """
+    m = m.to(by_gate.dtype)
+    if m.shape[2] == 1:  # one product per sample
+        return (m.transpose(1, 2) @ by_gate.flatten(2)).view_as(by_gate[:, 0])
+    return (by_gate * m[..., None]).sum(1)
+
+
 class GatedFCN(SimplexAttention):
     r"""Simplex attention with a gated-ReLU layer: a head counts only where its gate is open.
 
@@ -75,7 +86,7 @@ class GatedFCN(SimplexAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         gate_of_head = torch.as_tensor(gate_of_head, dtype=torch.long)
-        _check_gates(directions, thresholds)
+        check_gates(directions, thresholds)
         _, n_tokens, dim = directions.shape
         super().__init__(
             n_tokens,
@@ -148,7 +159,7 @@ class ConvexLayer(Network):
         super().__init__()
         check_choice("penalty", penalty, PENALTY_NAMES)
         if directions is not None and thresholds is not None:
-            _check_gates(directions, thresholds)
+            check_gates(directions, thresholds)
         elif directions is not None or thresholds is not None:
             raise ValueError("directions and thresholds of gates go together; give both or none.")
         self.config = {
@@ -179,7 +190,7 @@ class ConvexLayer(Network):
             W = self.Z.reshape(g, -1, c).transpose(0, 1).flatten(1)  # (n d, g c)
             by_gate = (X.flatten(1) @ W).unflatten(1, (g, c))  # (N, g, c)
             m = open_gates(X, self.directions, self.thresholds)  # (N, g)
-            F = (by_gate * m[..., None]).sum(1)  # (N, c)
+            F = sum_open(by_gate[:, :, None], m[..., None])[:, 0]  # (N, c)
         return F if self.intercept is None else F + self.intercept
 
     def decay(self) -> Tensor:
@@ -191,9 +202,14 @@ class ConvexLayer(Network):
         return 2 * torch.linalg.vector_norm(self.Z, dim=axes).sum()
 
 
-def _check_gates(directions: Tensor, thresholds: Tensor) -> None:
-    if directions.ndim != 3 or thresholds.shape != directions.shape[:1]:
+def check_gates(
+    directions: Tensor, thresholds: Tensor, n: int | None = None, d: int | None = None
+) -> None:
+    """Raise unless these are gates, of n tokens with d channels where that is told."""
+    shape = directions.shape
+    fits = len(shape) == 3 and n in (None, shape[1]) and d in (None, shape[2])
+    if not fits or thresholds.shape != shape[:1]:
         raise ValueError(
-            "Gates are directions (g, n, d) with thresholds (g,), got "
+            f"Gates are directions (g, {n or 'n'}, {d or 'd'}) with thresholds (g,), got "
             f"{tuple(directions.shape)} and {tuple(thresholds.shape)}."
         )

@@ -30,10 +30,6 @@ class Network(nn.Module, ABC):
     _array_arguments: ClassVar[tuple[str, ...]] = ()
     """Arguments that are arrays; they live on as buffers of the same names."""
 
-    @classmethod
-    def _from_config(cls, config: dict[str, Any], arrays: dict[str, Tensor]) -> Network:
-        return cls(**config, **arrays)
-
     @property
     def is_convex(self) -> bool:
         """Whether `objective` is convex in the parameters."""
@@ -93,7 +89,7 @@ def read_network(path: str | os.PathLike[str], classes: dict[str, type[Network]]
     kind = classes[described["class"]]
     arrays = {name: tensors[name] for name in kind._array_arguments if name in tensors}
     with torch.random.fork_rng(devices=[]):  # the start it draws is overwritten
-        network = kind._from_config(described["config"], arrays)
+        network = kind(**described["config"], **arrays)
     network.load_state_dict(tensors, assign=True)
     return network
 

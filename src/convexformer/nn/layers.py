@@ -1,0 +1,252 @@
+"""The gated layer of Theorem 3 as a part of larger networks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ._gated import check_gates, sum_open
+from ._network import Network, real_tokens
+from ._simplex import check_choice
+
+OUTPUTS = ("sequence", "vector")
+PENALTIES = ("token", "token-output")
+
+
+class GatedLayer(Network):
+    r"""The paper's gated layer: tokens ``(B, n, d)`` in, ``(B, n, c)`` or a vector ``(B, c)`` out.
+
+    .. math:: Y_p = \sum_j m_j \sum_k X_k Z_{jkp} + b_p, \qquad
+              m_j = 1\{\langle U_j, X\rangle \ge t_j\}
+
+    Every output position p has weights of its own; a vector is a single position. Gates read the
+    whole input through fixed Gaussian directions, :math:`U_j = u_j v_j^T` as in the paper, and are
+    worked out anew from every input. They are hard, so no gradient flows through them.
+
+    The layer is convex in its weights as long as its inputs are fixed (``is_convex``). Below a
+    trained embedding, or in a stack, training it is not a convex problem: see
+    :class:`GatedTransformer`, whose ``is_convex`` says so.
+
+    Parameters
+    ----------
+    n_tokens, dim : int
+    n_outputs : int, optional
+        Width c of the output; `dim` if omitted.
+    n_gates : int
+        Number h of gates; ignored where `directions` are given.
+    outputs : {"sequence", "vector"}
+    causal : bool
+        Whether output position p reads only tokens ``k <= p``, and its gates too:
+        :math:`m_{jp} = 1\{\sum_{k \le p} \langle U_{jk}, X_k\rangle \ge t_j\}`.
+    penalty : {"token", "token-output"}
+        What is one group of the penalty: the block :math:`Z_{jkp}`, or each of its columns.
+    intercept : bool
+        Whether to add b, which is not penalised.
+    directions : Tensor of shape (h, n, d), optional
+        Drawn if omitted.
+    thresholds : Tensor of shape (h,), optional
+        Zeros if omitted; ``-inf`` for a gate that is always open.
+
+    Attributes
+    ----------
+    Z : Parameter of shape (h, n, d, P, c)
+        P is n for a sequence and 1 for a vector. Drawn so that outputs are as large as inputs,
+        with half of the gates open; zero where a causal layer must not look.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from convexformer.nn import GatedLayer
+    >>> X = torch.randn(10, 5, 3)
+    >>> GatedLayer(n_tokens=5, dim=3)(X).shape
+    torch.Size([10, 5, 3])
+    >>> network = torch.nn.Sequential(
+    ...     GatedLayer(5, 3, n_gates=8),
+    ...     GatedLayer(5, 3, n_outputs=2, outputs="vector"),
+    ... )
+    >>> network(X).shape
+    torch.Size([10, 2])
+    """
+
+    _array_arguments: ClassVar[tuple[str, ...]] = ("directions", "thresholds")
+    directions: Tensor
+    thresholds: Tensor
+    intercept: Tensor | None
+    seen: Tensor | None
+
+    def __init__(
+        self,
+        n_tokens: int,
+        dim: int,
+        n_outputs: int | None = None,
+        n_gates: int = 64,
+        *,
+        outputs: str = "sequence",
+        causal: bool = False,
+        penalty: str = "token",
+        intercept: bool = False,
+        directions: Tensor | None = None,
+        thresholds: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("outputs", outputs, OUTPUTS)
+        check_choice("penalty", penalty, PENALTIES)
+        if causal and outputs == "vector":
+            raise ValueError('A vector reads all tokens. Pass outputs="sequence" with causal=True.')
+        if directions is None:
+            directions = gaussian_directions(n_gates, n_tokens, dim, dtype)
+        if thresholds is None:
+            thresholds = torch.zeros(len(directions), dtype=directions.dtype)
+        check_gates(directions, thresholds, n_tokens, dim)
+        c, P = n_outputs or dim, n_tokens if outputs == "sequence" else 1
+        self.config = {
+            "n_tokens": n_tokens,
+            "dim": dim,
+            "n_outputs": c,
+            "outputs": outputs,
+            "causal": causal,
+            "penalty": penalty,
+            "intercept": intercept,
+        }
+        self.register_buffer("directions", directions)
+        self.register_buffer("thresholds", thresholds)
+        self.Z = nn.Parameter(torch.empty(len(directions), n_tokens, dim, P, c, dtype=dtype))
+        zeros = torch.zeros(P, c, dtype=dtype)
+        self.register_parameter("intercept", nn.Parameter(zeros) if intercept else None)
+        seen = torch.ones(n_tokens, P, dtype=dtype).triu() if causal else None  # k <= p
+        self.register_buffer("seen", seen, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw Z anew and set the intercept to zero."""
+        h, n, d = self.directions.shape
+        with torch.no_grad():
+            self.Z.normal_(std=(2 / (h * n * d)) ** 0.5)
+            if self.seen is not None:  # (n, P): positions that see few tokens have larger weights
+                scale = self.seen * (n / self.seen.sum(0)) ** 0.5
+                self.Z.mul_(scale[:, None, :, None])
+            if self.intercept is not None:
+                self.intercept.zero_()
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether `objective` is convex in the parameters: yes, on fixed inputs."""
+        return True
+
+    @property
+    def group_axes(self) -> tuple[int, ...]:
+        """Axes of `Z` that lie within a group of the penalty, for :class:`ProximalAdam`."""
+        return (2, 4) if self.config["penalty"] == "token" else (2,)
+
+    def group_norms(self) -> Tensor:
+        """Norms of the groups of the penalty: ``(h, n, P)``, or ``(h, n, P, c)``."""
+        return torch.linalg.vector_norm(self.Z, dim=self.group_axes)
+
+    def decay(self) -> Tensor:
+        """Twice the penalty, so that ``beta / 2 * decay`` is ``beta * penalty``."""
+        return 2 * self.group_norms().sum()
+
+    @torch.no_grad()
+    def gates(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Which gates are open, bool ``(B, h, 1)``; ``(B, h, n)`` if causal."""
+        with torch.autocast(X.device.type, enabled=False):  # a sign needs all its digits
+            X = real_tokens(X, mask).to(self.directions.dtype)
+            if self.seen is None:
+                score = X.flatten(1) @ self.directions.flatten(1).T  # (B, n d) @ (n d, h)
+                return self._are_open(score[:, None])
+            return self._are_open(torch.einsum("bkd,hkd->bkh", X, self.directions).cumsum(1))
+
+    def forward(self, X: Tensor, mask: Tensor | None = None, gates: Tensor | None = None) -> Tensor:
+        """Tokens ``(B, n, c)`` or a vector ``(B, c)`` of tokens ``(B, n, d)``.
+
+        Parameters
+        ----------
+        X : Tensor of shape (B, n, d)
+        mask : Tensor of bool of shape (B, n), optional
+            True where a token is real. Padding is read as zeros; what is returned at padded
+            positions means nothing.
+        gates : Tensor of bool, optional
+            Frozen gates, of the shape that :meth:`gates` returns, in place of those of `X`.
+        """
+        self._check(X, X.shape[1:] == self.directions.shape[1:])
+        X = real_tokens(X, mask)
+        m = self.gates(X) if gates is None else gates
+        W = self._weights().flatten(0, 1)  # (n d, h P c)
+        return self._sum_gates(X.flatten(1) @ W, m)  # (B, n d) @ (n d, h P c)
+
+    def from_table(
+        self,
+        tokens: Tensor,
+        table: Tensor,
+        mask: Tensor | None = None,
+        gates: Tensor | None = None,
+    ) -> Tensor:
+        """The same as ``self(table[tokens], mask, gates)``, faster where the table is small.
+
+        Every row of the table meets the weights once, whatever the number of samples; samples
+        then add up what their tokens bring.
+
+        Parameters
+        ----------
+        tokens : Tensor of int of shape (B, n)
+        table : Tensor of shape (V, d)
+            The embedding of every token.
+        mask, gates
+            As in :meth:`forward`.
+        """
+        _, n, d = self.directions.shape
+        self._check(tokens, tokens.shape[1:] == (n,) and table.shape[1:] == (d,))
+        m = self.gates_from_table(tokens, table, mask) if gates is None else gates
+        brought = (table @ self._weights()).flatten(0, 1)  # (V, d) @ (n, d, h P c)
+        real = None if mask is None else mask.to(brought.dtype)
+        rows = tokens + self._row_offsets(tokens, table)
+        by_gate = functional.embedding_bag(rows, brought, mode="sum", per_sample_weights=real)
+        return self._sum_gates(by_gate, m)
+
+    @torch.no_grad()
+    def gates_from_table(self, tokens: Tensor, table: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The same as ``self.gates(table[tokens], mask)``."""
+        with torch.autocast(table.device.type, enabled=False):
+            U = self.directions.permute(1, 2, 0)  # (n, d, h)
+            scores = (table.to(U.dtype) @ U).flatten(0, 1)  # (n V, h)
+            score = scores[tokens + self._row_offsets(tokens, table)]  # (B, n, h)
+            if mask is not None:
+                score = score * mask[..., None]
+            return self._are_open(score.sum(1, True) if self.seen is None else score.cumsum(1))
+
+    def _are_open(self, score: Tensor) -> Tensor:
+        return (score >= self.thresholds).transpose(1, 2)  # (B, 1 or n, h) -> (B, h, 1 or n)
+
+    def _weights(self) -> Tensor:
+        """Z as ``(n, d, h P c)``, zero where a causal layer must not look."""
+        Z = self.Z if self.seen is None else self.Z * self.seen[:, None, :, None]
+        return Z.permute(1, 2, 0, 3, 4).flatten(2)
+
+    def _sum_gates(self, by_gate: Tensor, m: Tensor) -> Tensor:
+        """What open gates let through of ``(B, h P c)``: ``(B, P, c)``, or ``(B, c)``."""
+        h, _, _, P, c = self.Z.shape
+        Y = sum_open(by_gate.unflatten(1, (h, P, c)), m)  # (B, P, c)
+        Y = Y if self.intercept is None else Y + self.intercept
+        return Y if self.config["outputs"] == "sequence" else Y[:, 0]
+
+    @staticmethod
+    def _row_offsets(tokens: Tensor, table: Tensor) -> Tensor:
+        """Where each position's copy of the table begins: ``(n,)``."""
+        return len(table) * torch.arange(tokens.shape[1], device=tokens.device)
+
+    def _check(self, given: Tensor, fits: bool) -> None:
+        if not fits:
+            _, n, d = self.directions.shape
+            raise ValueError(
+                f"This layer reads tokens of shape (B, {n}, {d}), or int tokens (B, {n}) with a "
+                f"table (V, {d}); got {tuple(given.shape)}. Pad sequences and pass a mask."
+            )
+
+
+def gaussian_directions(h: int, n: int, d: int, dtype: torch.dtype | None = None) -> Tensor:
+    """The paper's: ``U_j = u v'`` with Gaussian u and v, ``(h, n, d)``."""
+    return torch.randn(h, n, 1, dtype=dtype) * torch.randn(h, 1, d, dtype=dtype)
