@@ -19,7 +19,7 @@ class ProximalAdam(torch.optim.Optimizer):
               \beta \sum_g \|Z_g\|_2, \qquad D = \sqrt{\hat v} + \mathrm{eps}
 
     Adam's moments :math:`\hat m` and :math:`\hat v` are of the gradient of f alone: leave the
-    penalty out of the loss that is differentiated. Groups become exactly zero, and remain zero while
+    penalty out of the loss that is differentiated. Groups become exactly zero, and stay zero while
     :math:`\|\hat m_g\|_2 \le \beta`, which is the condition of optimality of the group lasso.
     Because the penalty is minimised in the same metric as the loss, the minimiser of
     :math:`f + \beta \sum \|Z_g\|` does not move; the usual shortcut, soft thresholding by
