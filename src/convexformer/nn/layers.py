@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ._gated import check_gates, sum_open
 from ._network import Network, real_tokens
 from ._simplex import check_choice
+from ._tables import sum_by_token
 
 OUTPUTS = ("sequence", "vector")
 PENALTIES = ("token", "token-output")
@@ -156,9 +156,10 @@ class GatedLayer(Network):
         with torch.autocast(X.device.type, enabled=False):  # a sign needs all its digits
             X = real_tokens(X, mask).to(self.directions.dtype)
             if self.seen is None:
-                score = X.flatten(1) @ self.directions.flatten(1).T  # (B, n d) @ (n d, h)
-                return self._are_open(score[:, None])
-            return self._are_open(torch.einsum("bkd,hkd->bkh", X, self.directions).cumsum(1))
+                score = (X.flatten(1) @ self.directions.flatten(1).T)[:, :, None]  # (B, h, 1)
+            else:
+                score = torch.einsum("bkd,hkd->bhk", X, self.directions).cumsum(2)  # (B, h, n)
+            return score >= self.thresholds[:, None]
 
     def forward(self, X: Tensor, mask: Tensor | None = None, gates: Tensor | None = None) -> Tensor:
         """Tokens ``(B, n, c)`` or a vector ``(B, c)`` of tokens ``(B, n, d)``.
@@ -175,8 +176,9 @@ class GatedLayer(Network):
         self._check(X, X.shape[1:] == self.directions.shape[1:])
         X = real_tokens(X, mask)
         m = self.gates(X) if gates is None else gates
-        W = self._weights().flatten(0, 1)  # (n d, h P c)
-        return self._sum_gates(X.flatten(1) @ W, m)  # (B, n d) @ (n d, h P c)
+        h, _, _, P, c = self.Z.shape
+        by_gate = X.flatten(1) @ self._weights()  # (B, n d) @ (n d, h P c)
+        return self._finish(sum_open(by_gate.unflatten(1, (h, P, c)), m))
 
     def from_table(
         self,
@@ -187,8 +189,8 @@ class GatedLayer(Network):
     ) -> Tensor:
         """The same as ``self(table[tokens], mask, gates)``, faster where the table is small.
 
-        Every row of the table meets the weights once, whatever the number of samples; samples
-        then add up what their tokens bring.
+        Every token meets the weights once, whatever the number of samples that have it. Gates that
+        differ by position, as those of a causal layer, leave nothing to share.
 
         Parameters
         ----------
@@ -198,45 +200,26 @@ class GatedLayer(Network):
         mask, gates
             As in :meth:`forward`.
         """
-        _, n, d = self.directions.shape
+        _, n, d, P, c = self.Z.shape
         self._check(tokens, tokens.shape[1:] == (n,) and table.shape[1:] == (d,))
-        m = self.gates_from_table(tokens, table, mask) if gates is None else gates
-        brought = (table @ self._weights()).flatten(0, 1)  # (V, d) @ (n, d, h P c)
-        real = None if mask is None else mask.to(brought.dtype)
-        rows = tokens + self._row_offsets(tokens, table)
-        by_gate = functional.embedding_bag(rows, brought, mode="sum", per_sample_weights=real)
-        return self._sum_gates(by_gate, m)
-
-    @torch.no_grad()
-    def gates_from_table(self, tokens: Tensor, table: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The same as ``self.gates(table[tokens], mask)``."""
-        with torch.autocast(table.device.type, enabled=False):
-            U = self.directions.permute(1, 2, 0)  # (n, d, h)
-            scores = (table.to(U.dtype) @ U).flatten(0, 1)  # (n V, h)
-            score = scores[tokens + self._row_offsets(tokens, table)]  # (B, n, h)
-            if mask is not None:
-                score = score * mask[..., None]
-            return self._are_open(score.sum(1, True) if self.seen is None else score.cumsum(1))
-
-    def _are_open(self, score: Tensor) -> Tensor:
-        return (score >= self.thresholds).transpose(1, 2)  # (B, 1 or n, h) -> (B, h, 1 or n)
+        if self.seen is not None:
+            return self(table[tokens], mask, gates)
+        m = (self.gates(table[tokens], mask) if gates is None else gates)[:, :, 0]  # (B, h)
+        parts = []
+        for k in range(n):
+            read = (m if mask is None else m & mask[:, k, None]).to(table.dtype)
+            parts.append(sum_by_token(tokens[:, k], table, self.Z[:, k].flatten(2), read))
+        return self._finish(torch.stack(parts).sum(0).unflatten(1, (P, c)))
 
     def _weights(self) -> Tensor:
-        """Z as ``(n, d, h P c)``, zero where a causal layer must not look."""
+        """Z as ``(n d, h P c)``, zero where a causal layer must not look."""
         Z = self.Z if self.seen is None else self.Z * self.seen[:, None, :, None]
-        return Z.permute(1, 2, 0, 3, 4).flatten(2)
+        return Z.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
 
-    def _sum_gates(self, by_gate: Tensor, m: Tensor) -> Tensor:
-        """What open gates let through of ``(B, h P c)``: ``(B, P, c)``, or ``(B, c)``."""
-        h, _, _, P, c = self.Z.shape
-        Y = sum_open(by_gate.unflatten(1, (h, P, c)), m)  # (B, P, c)
+    def _finish(self, Y: Tensor) -> Tensor:
+        """Outputs ``(B, P, c)``, or ``(B, c)``, of gated sums ``(B, P, c)``."""
         Y = Y if self.intercept is None else Y + self.intercept
         return Y if self.config["outputs"] == "sequence" else Y[:, 0]
-
-    @staticmethod
-    def _row_offsets(tokens: Tensor, table: Tensor) -> Tensor:
-        """Where each position's copy of the table begins: ``(n,)``."""
-        return len(table) * torch.arange(tokens.shape[1], device=tokens.device)
 
     def _check(self, given: Tensor, fits: bool) -> None:
         if not fits:

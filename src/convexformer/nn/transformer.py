@@ -48,6 +48,9 @@ class GatedTransformerConfig:
         As in :class:`GatedLayer`.
     embedding_scale : float
         Standard deviation of the embedding as it is drawn.
+    tables : bool
+        Whether the first layer may share the work among samples with the same tokens, where batches
+        are large beside the vocabulary. Turn it off under :func:`torch.func.vmap`.
     """
 
     n_tokens: int
@@ -64,6 +67,7 @@ class GatedTransformerConfig:
     always_open: bool = False
     penalty: str = "token"
     embedding_scale: float = 0.3
+    tables: bool = True
 
     def __post_init__(self) -> None:
         check_choice("outputs", self.outputs, OUTPUTS)
@@ -156,13 +160,18 @@ class GatedTransformer(Network):
         fixed = self._gate_inputs(inputs)  # (B, n, d), or None
         first, *others = self.gated_layers
         gates = None if fixed is None else first.gates(fixed, mask)
-        if isinstance(self.embedding, nn.Embedding) and len(self.embedding.weight) <= len(inputs):
+        if isinstance(self.embedding, nn.Embedding) and self._use_table(len(inputs)):
             X = first.from_table(inputs, self.embedding.weight, mask, gates)
         else:
             X = first(inputs if self.embedding is None else self.embedding(inputs), mask, gates)
         for layer in others:  # X (B, n, d), at last (B, n, d) or (B, d)
             X = layer(X, mask, None if fixed is None else layer.gates(fixed, mask))
         return X if self.readout is None else self.readout(X)
+
+    def _use_table(self, n_samples: int) -> bool:
+        """Whether tokens repeat enough; where shapes must not depend on data, never."""
+        few = self.settings.tables and 2 * (self.settings.vocabulary or 0) <= n_samples
+        return few and not torch.compiler.is_compiling()
 
     @property
     def gated_layers(self) -> list[GatedLayer]:
