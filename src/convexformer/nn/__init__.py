@@ -24,6 +24,7 @@ from .layers import GatedLayer
 from .proximal_adam import ProximalAdam, prox_group_norm
 from .recover import network_of, to_network, to_network_from_parts, to_sequence_network
 from .starts import Runs, train_starts
+from .training import Plan, Trainer
 from .transformer import GatedTransformer, GatedTransformerConfig
 
 __all__ = [
@@ -33,11 +34,13 @@ __all__ = [
     "GatedTransformer",
     "GatedTransformerConfig",
     "Network",
+    "Plan",
     "ProximalAdam",
     "Runs",
     "SequenceAttention",
     "SimplexAttention",
     "SoftmaxAttention",
+    "Trainer",
     "TransformerBlock",
     "load_network",
     "network_of",
