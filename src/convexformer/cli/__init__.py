@@ -10,6 +10,7 @@ from ._bench import bench
 from ._costs import costs
 from ._demo import demo
 from ._explain import explain
+from ._extract import extract
 from ._fit import fit
 from ._path import path
 from ._predict import predict
@@ -44,6 +45,6 @@ def main(
     """Attention trained to a certified global optimum."""
 
 
-for command in (demo, fit, path, predict, explain, costs, bench):
+for command in (demo, fit, path, predict, explain, extract, costs, bench):
     app.command()(command)
 app.add_typer(reproduce, name="reproduce")

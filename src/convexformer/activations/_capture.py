@@ -1,0 +1,240 @@
+"""One layer of a Hugging Face model, overheard while the model runs."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._texts import Text
+
+# Where, within a layer, self-attention is and the linear map that mixes its heads at the end.
+PLACES = (
+    ("attention", "attention.output.dense"),  # BERT, RoBERTa, ELECTRA, DeBERTa
+    ("attention", "attention.out_lin"),  # DistilBERT
+    ("attention", "attention.attn.o"),  # MPNet
+    ("attn", "attn.Wo"),  # ModernBERT
+    ("attn", "attn.c_proj"),  # GPT-2
+    ("attn.attention", "attn.attention.out_proj"),  # GPT-Neo
+    ("self_attn", "self_attn.o_proj"),  # Llama, Mistral, Qwen, Gemma
+    ("self_attn", "self_attn.out_proj"),  # OPT, BART
+    ("self_attn", "self_attn.dense"),  # Phi
+    ("self_attention", "self_attention.dense"),  # BLOOM, Falcon
+    ("attention", "attention.dense"),  # GPT-NeoX
+    ("layer.0.SelfAttention", "layer.0.SelfAttention.o"),  # T5
+)
+
+ANY_LENGTH = 2**30  # what tokenizers can count to
+
+Array = NDArray[np.floating]
+
+
+class _Heard(Exception):
+    """The layer has ended; what comes after it is of no interest."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tokens of some texts, packed: texts one after the other, without padding."""
+
+    tokens: list[list[str]]
+    tensors: dict[str, NDArray]  # as in a shard
+
+
+class Listener:
+    """A model, its tokenizer, and the layer to listen to.
+
+    Parameters
+    ----------
+    model, tokenizer : of transformers
+    layer : int
+        Counted from 0.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, layer: int) -> None:
+        config = model.config
+        if getattr(config, "is_encoder_decoder", False):
+            model = model.get_encoder()
+        if not getattr(tokenizer, "is_fast", False):
+            raise ValueError("the tokenizer must be a fast one, which knows where tokens stand.")
+        self.model, self.config = model.eval(), config
+        self.tokenizer = copy.deepcopy(tokenizer)
+        self.tokenizer.padding_side = "right"  # real tokens then begin at position 0
+        if self.tokenizer.pad_token is None:  # decoders need none; masked, any token will do
+            self.tokenizer.pad_token = self.tokenizer.eos_token or self.tokenizer.unk_token
+        layers = _layers(model, config.num_hidden_layers)
+        self.n_layers = len(layers)
+        if not 0 <= layer < self.n_layers:
+            raise ValueError(
+                f"there is no layer {layer}: the model has {self.n_layers}, counted from 0 to "
+                f"{self.n_layers - 1}."
+            )
+        self.layer = layers[layer]
+        self.attention, self.projection = _find(self.layer)
+        self.n_heads = int(config.num_attention_heads)
+        weight = self.weight
+        self.dim = weight.shape[1]
+        self.head_dim = weight.shape[0] // self.n_heads
+
+    @property
+    def weight(self) -> Array:
+        """Output projection, ``(n_heads * head_dim, d)``."""
+        weight = self.projection.weight.detach().float().cpu().numpy()
+        conv = type(self.projection).__name__ == "Conv1D"  # of GPT-2: stored the other way round
+        return np.ascontiguousarray(weight if conv else weight.T)
+
+    @property
+    def bias(self) -> Array:
+        """Bias of the output projection, ``(d,)``; zero where it has none."""
+        bias = getattr(self.projection, "bias", None)
+        if bias is None:
+            return np.zeros(self.dim, dtype=np.float32)
+        return np.asarray(bias.detach().float().cpu().numpy())
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of a text."""
+        positions = getattr(self.config, "max_position_embeddings", None)  # some have no limit
+        return int(min(positions or ANY_LENGTH, self.tokenizer.model_max_length, ANY_LENGTH))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all weights."""
+        import torch
+
+        digest = hashlib.sha256()
+        for name, value in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    def count(self, texts: Sequence[Text]) -> list[int]:
+        """Tokens of every text, uncut."""
+        ids = self.tokenizer(*_columns(texts), verbose=False)["input_ids"]
+        return [len(row) for row in ids]
+
+    def __call__(self, texts: Sequence[Text], max_length: int, keep: Sequence[str]) -> Batch:
+        """Run the model on some texts, as far as the layer."""
+        import torch
+
+        encoded = self.tokenizer(
+            *_columns(texts),
+            padding=True,
+            truncation=True,  # what is longer and not to be cut was refused before
+            max_length=max_length,
+            return_tensors="pt",
+        )
+        known = self.tokenizer.model_input_names
+        inputs = {key: encoded[key].to(self.model.device) for key in encoded if key in known}
+        with torch.inference_mode(), self._hooks(keep) as heard, suppress(_Heard):
+            self.model(**inputs, output_attentions="maps" in keep)
+        mask = encoded["attention_mask"].numpy().astype(bool)  # (B, n)
+        rows = range(len(texts))
+        lengths = mask.sum(axis=1)
+        segments = [[-1 if s is None else s for s in encoded.sequence_ids(i)] for i in rows]
+        offsets = [encoded.encodings[i].offsets for i in rows]
+        tensors = {
+            "lengths": lengths.astype(np.int32),
+            "ids": encoded["input_ids"].numpy()[mask].astype(np.int32),
+            "offsets": np.array(offsets, dtype=np.int32)[mask],  # (T, 2)
+            "segments": np.array(segments, dtype=np.int8)[mask],
+        }
+        for kind in keep:
+            tensors[kind] = self._packed(kind, heard, mask)
+        tokens = [encoded.tokens(i)[:n] for i, n in zip(rows, lengths, strict=True)]
+        return Batch(tokens, tensors)
+
+    def _packed(self, kind: str, heard: dict[str, Any], mask: NDArray[np.bool_]) -> Array:
+        if kind not in heard:
+            raise ValueError(
+                "the model does not show its attention maps; load it with "
+                "attn_implementation='eager', or keep other kinds only."
+            )
+        value = heard[kind].float().cpu().numpy()
+        if kind == "maps":  # (B, heads, n, n)
+            sizes = mask.sum(axis=1)
+            return np.concatenate(
+                [A[:, :n, :n].reshape(-1) for A, n in zip(value, sizes, strict=True)]
+            )
+        packed = value[mask]  # (T, d)
+        return packed.reshape(len(packed), self.n_heads, -1) if kind == "heads" else packed
+
+    @contextmanager
+    def _hooks(self, keep: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Keeps what passes by while the body runs; a layer that has ended ends the body."""
+        heard: dict[str, Any] = {}
+
+        def reads(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+            heard["inputs"] = args[0] if args else kwargs["hidden_states"]
+
+        def mixes(_: Any, args: tuple, written: Any) -> None:
+            heard["heads"], heard["attention"] = args[0], written
+
+        def attends(_: Any, __: tuple, written: Any) -> None:
+            for part in written if isinstance(written, tuple) else ():
+                if _is_map(part, self.n_heads):
+                    heard["maps"] = part
+
+        def ends(_: Any, __: tuple, written: Any) -> None:
+            heard["output"] = written[0] if isinstance(written, tuple) else written
+            raise _Heard
+
+        with ExitStack() as hooks:
+            for handle in (
+                self.attention.register_forward_pre_hook(reads, with_kwargs=True),
+                self.projection.register_forward_hook(mixes),
+                *(
+                    m.register_forward_hook(attends)
+                    for m in self.attention.modules()
+                    if "maps" in keep
+                ),
+                self.layer.register_forward_hook(ends),
+            ):
+                hooks.callback(handle.remove)
+            yield heard
+
+
+def _is_map(part: Any, n_heads: int) -> bool:
+    """Whether `part` is attention ``(B, heads, n, n)``: rows sum to one, as biases' do not."""
+    if getattr(part, "ndim", 0) != 4 or part.shape[1] != n_heads or part.shape[2] != part.shape[3]:
+        return False
+    first = part[:, :, 0].float()
+    return bool((first >= 0).all() and (abs(first.sum(dim=-1) - 1) < 1e-2).all())
+
+
+def _columns(texts: Sequence[Text]) -> tuple[list[str], ...]:
+    """One list of texts, or two of pairs."""
+    if isinstance(texts[0], str):
+        return ([str(text) for text in texts],)
+    return [text[0] for text in texts], [text[1] for text in texts]
+
+
+def _layers(model: Any, count: int) -> Any:
+    """The list of layers."""
+    from torch.nn import ModuleList
+
+    for module in model.modules():
+        if isinstance(module, ModuleList) and len(module) == count and _place(module[0]):
+            return module
+    raise ValueError(
+        f"{type(model).__name__} is of a kind whose self-attention is not known here; known are "
+        "BERT, RoBERTa, ELECTRA, DeBERTa, DistilBERT, MPNet, ModernBERT, GPT-2, GPT-Neo, GPT-NeoX, "
+        "Llama, Mistral, Qwen, Gemma, OPT, BART, Phi, BLOOM, Falcon and T5."
+    )
+
+
+def _place(layer: Any) -> tuple[str, str] | None:
+    names = {name for name, _ in layer.named_modules()}
+    return next((place for place in PLACES if place[1] in names), None)
+
+
+def _find(layer: Any) -> tuple[Any, Any]:
+    """Self-attention of a layer, and its output projection."""
+    place = _place(layer)
+    assert place is not None  # or `_layers` would not have taken it
+    return layer.get_submodule(place[0]), layer.get_submodule(place[1])

@@ -1,0 +1,241 @@
+"""Activations from a model to disk, batch by batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ._capture import Listener
+from ._loading import load, require
+from ._store import (
+    INDEX,
+    KINDS,
+    PROJECTION,
+    RECIPE,
+    Activations,
+    Recipe,
+    remove_drafts,
+    shard_name,
+    write_json,
+    write_shard,
+)
+from ._texts import Text, check_texts, fingerprint
+
+DTYPES = ("float32", "float16")
+
+
+class Report(Protocol):
+    """Called as texts are done."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+
+
+def extract(
+    model: Any,
+    texts: Sequence[Text],
+    layer: int,
+    out: str | os.PathLike[str],
+    *,
+    keep: Sequence[str] = KINDS,
+    dtype: str = "float32",
+    batch_size: int = 32,
+    max_length: int | None = None,
+    truncate: bool = False,
+    overwrite: bool = False,
+    report: Report | None = None,
+) -> Activations:
+    """Write what a layer's self-attention reads and writes to disk.
+
+    Batches of texts become shards, each written whole or not at all. Run again with the same
+    arguments, an extraction that was interrupted goes on where it stopped and ends with the same
+    bytes (on the same machine, with as many threads).
+
+    Parameters
+    ----------
+    model : str, path-like or (model, tokenizer)
+        "minilm" (the packaged encoder), a folder, or a name on the Hugging Face hub; or a model of
+        transformers with its tokenizer. The model's later layers are never run.
+    texts : list of str, or of (str, str)
+        Single texts, or pairs that the tokenizer joins.
+    layer : int
+        Counted from 0.
+    out : path-like
+        Folder for the files; made if need be.
+    keep : sequence of {"inputs", "heads", "attention", "output", "maps"}
+        What to keep, see :class:`TextActivations`; everything by default.
+    dtype : {"float32", "float16"}, default="float32"
+        Precision on disk. The model runs in float32.
+    batch_size : int, default=32
+        Texts per batch, and per shard. Memory does not grow with the number of texts.
+    max_length : int, optional
+        Most tokens of a text, special ones included; the model's own limit if omitted.
+    truncate : bool, default=False
+        Whether longer texts lose their ends. Otherwise they are an error that names the first.
+    overwrite : bool, default=False
+        Whether a folder that holds another extraction is emptied of it.
+    report : callable, optional
+        Receives the texts done and their total after every batch.
+
+    Returns
+    -------
+    Activations
+    """
+    keep = _check_keep(keep)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {DTYPES}, got {dtype!r}.")
+    _check_count("batch_size", batch_size)
+    texts = check_texts(texts)
+    listener, name = _listener(model, layer)
+    most = _check_length(max_length, listener.limit)
+    if not truncate:
+        _check_lengths(listener, texts, most)
+    recipe = Recipe(
+        model=name,
+        weights=listener.fingerprint(),
+        texts=fingerprint(texts),
+        n_texts=len(texts),
+        layer=int(layer),
+        n_layers=listener.n_layers,
+        n_heads=listener.n_heads,
+        head_dim=listener.head_dim,
+        dim=listener.dim,
+        keep=keep,
+        dtype=dtype,
+        batch_size=int(batch_size),
+        max_length=most,
+        truncate=bool(truncate),
+        **_versions(),
+    )
+    folder = _prepare(Path(out), recipe, overwrite)
+    _write_shards(listener, texts, recipe, folder, report)
+    return Activations.open(folder)
+
+
+def _write_shards(
+    listener: Listener, texts: list[Text], recipe: Recipe, folder: Path, report: Report | None
+) -> None:
+    """Shards that are not there yet, then the index, which says that all are."""
+    if (folder / INDEX).exists():
+        return
+    heads = (recipe.n_heads, recipe.head_dim, recipe.dim)
+    parts = {"weight": listener.weight.reshape(heads), "bias": listener.bias}
+    write_shard(folder / PROJECTION, parts)
+    for number, start in enumerate(range(0, len(texts), recipe.batch_size)):
+        batch = texts[start : start + recipe.batch_size]
+        path = folder / shard_name(number)
+        if not path.exists():
+            found = listener(batch, recipe.max_length, recipe.keep)
+            tensors = found.tensors | {
+                kind: _cast(found.tensors[kind], kind, recipe.dtype) for kind in recipe.keep
+            }
+            write_shard(path, tensors, found.tokens)
+        if report is not None:
+            report(start + len(batch), len(texts))
+    write_json(folder / INDEX, {"lengths": _lengths(folder, recipe)})
+
+
+def _lengths(folder: Path, recipe: Recipe) -> list[int]:
+    from safetensors import safe_open
+
+    lengths: list[int] = []
+    for number in range(-(-recipe.n_texts // recipe.batch_size)):
+        with safe_open(folder / shard_name(number), framework="numpy") as file:
+            lengths += file.get_tensor("lengths").tolist()
+    return lengths
+
+
+def _cast(value: Any, kind: str, dtype: str) -> Any:
+    with np.errstate(over="ignore"):
+        cast = value.astype(dtype, copy=False)
+    if not np.all(np.isfinite(cast)):
+        cure = "; keep it in float32" if dtype == "float16" and np.all(np.isfinite(value)) else ""
+        raise ValueError(f"{kind} has values that {dtype} cannot hold (NaN or infinity){cure}.")
+    return cast
+
+
+def _listener(model: Any, layer: int) -> tuple[Listener, str]:
+    """What listens to the layer, and the model's name."""
+    if isinstance(layer, bool) or not isinstance(layer, (int, np.integer)):
+        raise ValueError(f"layer must be a whole number, counted from 0; got {layer!r}.")
+    if isinstance(model, (str, os.PathLike)):
+        return Listener(*load(model), int(layer)), os.fspath(model)
+    require()
+    if not (isinstance(model, tuple) and len(model) == 2 and hasattr(model[0], "config")):
+        raise ValueError(
+            "model must be a name, a folder or a pair (model, tokenizer) of transformers; got "
+            f"{type(model).__name__}."
+        )
+    return Listener(*model, int(layer)), str(
+        model[0].config.name_or_path or type(model[0]).__name__
+    )
+
+
+def _check_keep(keep: Sequence[str]) -> tuple[str, ...]:
+    given = (keep,) if isinstance(keep, str) else tuple(keep)
+    if not given or not set(given) <= set(KINDS):
+        raise ValueError(f"keep must be some of {KINDS}, got {keep!r}.")
+    return tuple(kind for kind in KINDS if kind in given)
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
+
+
+def _check_length(max_length: int | None, limit: int) -> int:
+    if max_length is None:
+        return limit
+    _check_count("max_length", max_length)
+    if max_length > limit:
+        raise ValueError(f"max_length is {max_length}, but the model reads at most {limit} tokens.")
+    return int(max_length)
+
+
+def _check_lengths(listener: Listener, texts: list[Text], most: int, step: int = 256) -> None:
+    """Before any work is done: is every text short enough?"""
+    for start in range(0, len(texts), step):
+        for number, n in enumerate(listener.count(texts[start : start + step]), start=start):
+            if n > most:
+                text = texts[number]
+                shown = text if isinstance(text, str) else " | ".join(text)
+                raise ValueError(
+                    f"text {number + 1} of {len(texts)} has {n} tokens, more than {most}: "
+                    f"{shown[:60]!r}... Shorten it, or cut long texts with truncate=True "
+                    "(--truncate)."
+                )
+
+
+def _versions() -> dict[str, str]:
+    import torch
+    import transformers
+
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def _prepare(folder: Path, recipe: Recipe, overwrite: bool) -> Path:
+    """The folder, with this recipe in it; what is there must be of the same one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / RECIPE).exists():
+        differences = recipe.differences(Recipe.read(folder))
+        if differences and not overwrite:
+            raise ValueError(
+                f"{folder} holds another extraction ({'; '.join(differences)}). Name another "
+                "folder, or overwrite it (--force)."
+            )
+        if differences:
+            _empty(folder)
+    elif any(folder.iterdir()):
+        raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
+    remove_drafts(folder)
+    recipe.write(folder)
+    return folder
+
+
+def _empty(folder: Path) -> None:
+    """Remove an extraction; its recipe last, so that a half-emptied folder is known as one."""
+    for path in (folder / INDEX, *folder.glob("shard-*.safetensors"), folder / PROJECTION):
+        path.unlink(missing_ok=True)
