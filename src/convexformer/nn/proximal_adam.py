@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MAX_NEWTON = 100  # a guard; see the tests for how few iterations it takes
+MAX_NEWTON = 100  # a guard; a handful of iterations do
 
 
 class ProximalAdam(torch.optim.Optimizer):
@@ -26,10 +26,11 @@ class ProximalAdam(torch.optim.Optimizer):
     :math:`\mathrm{lr}\,\beta`, has other fixed points. Parameters with ``beta = 0`` take the steps
     of :class:`torch.optim.AdamW`.
 
-    Convergence. Like Adam, it circles a minimiser at a distance of the order of `lr`, since D
-    forgets. To converge on a convex problem, use whole batches, ``amsgrad=True`` (D only grows) and
-    a learning rate that falls to zero, such as
-    :class:`torch.optim.lr_scheduler.CosineAnnealingLR`.
+    To converge to the minimiser of a convex problem, use whole batches and ``amsgrad=True``, with
+    which D only grows until steps are short enough. Without it the iterates may circle, or even
+    leave, where the penalty is so weak that gradients vanish at the minimiser. With minibatches
+    they hover about it, and groups that should be zero flicker as long as the noise of
+    :math:`\hat m_g` exceeds beta; a decaying `lr` and a larger ``betas[0]`` calm both.
 
     Parameters
     ----------
