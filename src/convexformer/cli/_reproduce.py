@@ -12,6 +12,7 @@ from rich.text import Text
 
 from . import _options as opt
 from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
+from ._grokking import SeveralValues, grokking
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,6 +56,9 @@ Problems = Annotated[
 @reproduce.callback()
 def main() -> None:
     """Run an experiment again: results as JSON, a page and figures."""
+
+
+reproduce.command(cls=SeveralValues)(grokking)
 
 
 @reproduce.command()

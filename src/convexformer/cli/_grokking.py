@@ -1,0 +1,189 @@
+"""``convexformer reproduce grokking``: the paper's second half, or a quick look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+from typer.core import TyperCommand
+
+from . import _options as opt
+from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
+
+if TYPE_CHECKING:
+    from convexformer.experiments.grokking_ledger import Report
+
+
+class SeveralValues(TyperCommand):
+    """A command whose repeatable options take several values: ``--layers 1 2 4``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read ``--layers 1 2 4`` as ``--layers 1 --layers 2 --layers 4``."""
+        several = {name for p in self.params if getattr(p, "multiple", 0) for name in p.opts}
+        spread: list[str] = []
+        current, fresh = None, False  # the option being read, and whether it has no value yet
+        for word in args:
+            if word.startswith("-"):
+                current, fresh = (word, True) if word in several else (None, False)
+            elif current is not None and not fresh:
+                spread.append(current)
+            else:
+                fresh = False
+            spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+Folder = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder for finished jobs and results.")
+]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Where to write the page; its figures go into figures/ beside it.",
+        show_default="grokking.md in DIR",
+    ),
+]
+Moduli = Annotated[list[int] | None, typer.Option("--modulus", help="97, 15 or both.")]
+Layers = Annotated[list[int] | None, typer.Option("--layers", help="Of 1, 2 and 4, which depths.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--models", metavar="NAME", help="Only these contestants.")
+]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds of splits, weights and batches.")]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick", help="Only the gated layer on mod 97, three seeds: about a minute. No page."
+    ),
+]
+MaxMinutes = Annotated[
+    float | None, typer.Option(min=0, help="Begin no job after so long; run again to go on.")
+]
+
+
+@friendly
+def grokking(
+    folder: Folder = Path("grokking"),
+    page: Page = None,
+    modulus: Moduli = None,
+    layers: Layers = None,
+    models: Models = None,
+    seeds: Seeds = 5,
+    quick: Quick = False,
+    max_minutes: MaxMinutes = None,
+    json: opt.Json = False,
+) -> None:
+    """Who learns modular division how soon, how lastingly, and why?
+
+    Every finished job is kept in DIR at once: after an interruption, run the same command again.
+    The last line of a quick run is one JSON object.
+    """
+    check_folder(folder, (), force=True)
+    experiment = _load()
+    if quick:
+        with _progress(folder) as report:
+            records = experiment.run_quick(folder, report)
+        if not json:
+            _tell_quick(records)
+        emit({key: [record[name] for record in records] for key, name in QUICK_FIELDS.items()})
+        return
+    wanted = {"moduli": modulus, "layers": layers, "models": models}
+    given = {name: tuple(values) for name, values in wanted.items() if values}
+    settings = experiment.Settings(seeds=seeds, **given)
+    with _progress(folder) as report:
+        results = experiment.run(folder, settings, max_minutes=max_minutes, report=report)
+    if json:
+        told = ("command", "complete", "date", "settings", "rows")
+        emit({key: results[key] for key in told} | {"files": [folder / "results.json"]})
+    else:
+        _tell(results, [folder / "results.json"])
+
+
+QUICK_FIELDS = {
+    "steps_to_99": "steps_to_99",
+    "persistent": "persistent",
+    "seconds": "seconds_to_99",
+    "lowest_after": "lowest_after",
+}
+
+
+def _load() -> Any:
+    """The experiment; a missing package is named, with the line that cures it, before any work."""
+    try:
+        import convexformer.nn  # noqa: F401  # first, because its error says what to install
+        from convexformer.experiments import grokking
+    except ImportError as error:
+        raise InputError(error) from error
+    return grokking
+
+
+@contextmanager
+def _progress(folder: Path) -> Iterator[Report]:
+    """A line on stderr with the job, and after Ctrl-C a word on where the finished jobs are."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    console, count = err(), 0
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("reading finished jobs", total=None)
+
+        def report(done: int, what: str) -> None:
+            nonlocal count
+            count = done
+            bar.update(task, description=f"{done} jobs done; {what}")
+
+        try:
+            yield report
+        except KeyboardInterrupt:
+            bar.stop()
+            words = f"stopped; finished jobs ({count}) are kept in {folder}: run again to go on"
+            console.print(words, style=STYLES["warn"], soft_wrap=True)
+            raise typer.Exit(130) from None
+
+
+def _tell_quick(records: list[dict[str, Any]]) -> None:
+    from ._words import plain_table
+
+    numbers = ("seed", "99 % at step", "seconds", "lowest after")
+    table = plain_table(*numbers, "stays for 500 steps", right=numbers)
+    for record in records:
+        stays = record["persistent"]
+        table.add_row(
+            str(record["seed"]),
+            *(_number(record[key]) for key in ("steps_to_99", "seconds_to_99")),
+            "-" if record["lowest_after"] is None else f"{record['lowest_after']:.2%}",
+            Text("yes" if stays else "no", "green" if stays else "bold red"),
+        )
+    out().print("A gated layer learns division modulo 97 from half of the 9,312 equations.\n")
+    out().print(table)
+    out().print("\nSeconds are of processor time, of training alone, on one thread.")
+
+
+def _number(value: float | None) -> str:
+    return "never" if value is None else f"{value:.4g}"
+
+
+def _tell(results: dict[str, Any], files: list[Path]) -> None:
+    from ._words import plain_table
+
+    numbers = ("99 % at step", "seconds", "reached", "persistent")
+    table = plain_table("contestant", *numbers, right=numbers)
+    for row in results["rows"]:
+        if row["study"] == "contest":
+            table.add_row(
+                results["labels"][row["name"]],
+                *(_number(row[key]) for key in ("steps_to_99", "seconds_to_99")),
+                f"{row['reached']} of {row['seeds']}",
+                f"{row['persistent']} of {row['seeds']}",
+            )
+    out().print(table)
+    if not results["complete"]:
+        out().print("\nNot all jobs are done: run the same command again to go on.")
+    shown = Text.assemble("\nWritten: ", (" and ".join(map(str, files)), "bold"))
+    out().print(shown, soft_wrap=True)

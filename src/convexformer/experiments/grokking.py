@@ -1,0 +1,204 @@
+"""Grokking: who learns modular division how soon, how lastingly, and why.
+
+``convexformer reproduce grokking`` runs the studies that :mod:`grokking_studies` defines, a job at
+a time; every finished job is a line in ``jobs.jsonl``, and running again does only what is missing.
+Nothing here is a convex problem, but for what :mod:`grokking_convex` solves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from .grokking_jobs import AFTER, LEVEL, Job, Recipe
+from .grokking_ledger import Ledger, OutOfTime, Report
+from .grokking_studies import (
+    BUDGETS,
+    CONTESTANTS,
+    DEPTH_STEPS,
+    QUICK,
+    QUICK_SEEDS,
+    QUICK_STEPS,
+    ablation_jobs,
+    choose,
+    contest_jobs,
+    depth_grid,
+    depth_jobs,
+    depth_name,
+    tuning_jobs,
+)
+from .records import Record, environments, replace
+
+MODULI = (97, 15)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run: moduli, numbers of layers, contestants by name, and seeds."""
+
+    moduli: tuple[int, ...] = MODULI
+    layers: tuple[int, ...] = (1, 2, 4)
+    models: tuple[str, ...] = tuple(CONTESTANTS)
+    seeds: int = 5
+
+    def __post_init__(self) -> None:
+        for name in self.models:
+            if name not in CONTESTANTS:
+                raise ValueError(f"there is no model {name}; choose of {', '.join(CONTESTANTS)}.")
+        for modulus in self.moduli:
+            if modulus not in MODULI:
+                raise ValueError(f"the moduli of the paper are 97 and 15, got {modulus}.")
+
+    @property
+    def contestants(self) -> list[str]:
+        """Those that have a wanted number of layers."""
+        return [name for name in self.models if CONTESTANTS[name].layers in self.layers]
+
+    def command(self) -> str:
+        """What to type to run this again.
+
+        Examples
+        --------
+        >>> from convexformer.experiments.grokking import Settings
+        >>> Settings(models=("gated", "mlp"), layers=(1,)).command()
+        'convexformer reproduce grokking --modulus 97 15 --layers 1 --seeds 5 --models gated mlp'
+        """
+        words = ["convexformer reproduce grokking --modulus", *map(str, self.moduli)]
+        words += ["--layers", *map(str, self.layers), f"--seeds {self.seeds}"]
+        if self.models != tuple(CONTESTANTS):
+            words += ["--models", *self.models]
+        return " ".join(words)
+
+
+def run_quick(folder: Path, report: Report = lambda done, what: None) -> list[Record]:
+    """The gated layer under three seeds, to 99 % and 500 steps beyond."""
+    ledger = Ledger(folder, report=report)
+    return ledger.do_all(
+        Job("quick", "gated", QUICK, seed, QUICK_STEPS) for seed in range(QUICK_SEEDS)
+    )
+
+
+def run(
+    folder: Path,
+    settings: Settings | None = None,
+    *,
+    max_minutes: float | None = None,
+    report: Report = lambda done, what: None,
+) -> Record:
+    """Do what is missing in `folder`, and write and return the results.
+
+    Parameters
+    ----------
+    folder : Path
+        For ``jobs.jsonl``, a line per finished job, and ``results.json``.
+    settings : Settings, optional
+    max_minutes : float, optional
+        Begin no job after so long; the results then say that they are not complete.
+    report : callable, optional
+        Called as ``report(done, what)`` before every job.
+    """
+    settings = Settings() if settings is None else settings
+    ledger = Ledger(folder, max_minutes, report)
+    complete = True
+    try:
+        if 97 in settings.moduli:
+            _run_large(ledger, settings)
+    except OutOfTime:
+        complete = False
+    results = summarise(ledger.records, settings, complete)
+    replace(folder / "results.json", json.dumps(results) + "\n")
+    return results
+
+
+def _run_large(ledger: Ledger, settings: Settings) -> None:
+    """Modulo 97: contest, ablations and depth, each contestant tuned before it competes."""
+    chosen: dict[str, Recipe] = {}
+    for name in settings.contestants:
+        tuned = ledger.do_all(tuning_jobs(name))
+        chosen[name] = choose(tuned) if tuned else CONTESTANTS[name].grid()[0]
+        ledger.do_all(contest_jobs(name, chosen[name], settings.seeds))
+    if "gated" in chosen:
+        ledger.do_all(ablation_jobs(chosen["gated"]))
+    if {1, 2} <= set(settings.layers):
+        _run_depth(ledger, settings.seeds)
+
+
+def _run_depth(ledger: Ledger, seeds: int) -> None:
+    """The best of as many recipes for one layer as for two, at two numbers of parameters."""
+    for budget in BUDGETS:
+        for layers in (1, 2):
+            name = depth_name(layers, budget)
+            grid = depth_grid(layers, budget)
+            best = choose(ledger.do_all(depth_jobs(name, grid)))
+            ledger.do_all(Job("depth", name, best, seed, DEPTH_STEPS) for seed in range(seeds))
+
+
+# What figures, tables and the page are made from ------------------------------------------------
+
+_ONCE = ("environment", "date")  # stamps that the summary holds once
+
+
+def summarise(records: list[Record], settings: Settings, complete: bool) -> Record:
+    """Medians over seeds, choices of hyperparameters, and all records."""
+    return {
+        "experiment": "grokking",
+        "command": settings.command(),
+        "complete": complete,
+        "date": max((record["date"] for record in records), default=None),
+        "environments": environments(records),
+        "settings": asdict(settings),
+        "level": LEVEL,
+        "after": AFTER,
+        "labels": {name: contestant.label for name, contestant in CONTESTANTS.items()},
+        "rows": rows(records),
+        "records": [{k: v for k, v in record.items() if k not in _ONCE} for record in records],
+    }
+
+
+def rows(records: list[Record]) -> list[Record]:
+    """A line for every study and name, over its seeds; tuning has a line for every recipe."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        told_apart = [record["study"], record["name"], record["recipe"]]
+        groups.setdefault(json.dumps(told_apart, sort_keys=True), []).append(record)
+    return [_row(group) for group in groups.values()]
+
+
+def _row(group: list[Record]) -> Record:
+    """Medians count a seed that never got there as slower than all that did."""
+    one = group[0]
+    return {
+        "study": one["study"],
+        "name": one["name"],
+        "recipe": one["recipe"],
+        "hyperparameters": str(Recipe(**one["recipe"])),
+        "parameters": one["parameters"],
+        "seeds": len(group),
+        "reached": sum(record["steps_to_99"] is not None for record in group),
+        "persistent": sum(record["persistent"] is True for record in group),
+        "steps_to_99": middle([record["steps_to_99"] for record in group]),
+        "steps_to_fit": middle([record["steps_to_fit"] for record in group]),
+        "seconds_to_99": middle([record["seconds_to_99"] for record in group]),
+        "all_steps_to_99": [record["steps_to_99"] for record in group],
+        "settled": middle([record["settled"] for record in group]),
+        "best": median(record["best"] for record in group),
+        "zero_groups": middle([record["zero_groups"] for record in group]),
+        "ms_per_step": median(record["ms_per_step"] for record in group),
+        "last_step": max(record["last_step"] for record in group),
+    }
+
+
+def middle(values: list[float | None]) -> float | None:
+    """The median, with None larger than every number; None where that is what stands there.
+
+    Examples
+    --------
+    >>> from convexformer.experiments.grokking import middle
+    >>> middle([300, None, 100]), middle([300, None, None])
+    (300, None)
+    """
+    known = median(math.inf if value is None else value for value in values)
+    return known if math.isfinite(known) else None

@@ -1,0 +1,276 @@
+"""One training of one network on modular division: what it is, how it is run, what it tells.
+
+A job that is killed goes on from its last checkpoint; a finished one is a record, and its
+checkpoint is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..datasets import ModularDivision, modular_division
+from ..nn import Plan, Trainer
+from .grokking_models import make_model
+from .grokking_optimizers import make_optimizer
+from .records import Record
+
+LEVEL = 0.99  # accuracy at which a network has learnt the task
+AFTER = 500  # steps that it must stay there to be called persistent
+SETTLED = 250  # the same for choosing hyperparameters, where steps are dearer
+EVERY = 25  # steps between two measurements
+WARMUP = 10
+
+Point = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A network and how it is trained. `beta` is of the group lasso, for the optimiser "prox"."""
+
+    model: str
+    optimizer: str = "adamw"
+    lr: float = 0.01
+    weight_decay: float = 1.0
+    beta: float = 0.0
+    clip: float | None = 0.25
+    average: float | None = 0.95
+    batch_size: int | None = 512
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The hyperparameters in words.
+
+        Examples
+        --------
+        >>> from convexformer.experiments.grokking_jobs import Recipe
+        >>> str(Recipe("gated", "prox", beta=1e-4, clip=None, average=None))
+        'lr 0.01, decay 1, beta 0.0001, no clipping or averaging'
+        """
+        smooth = [f"clip {self.clip:g}"] if self.clip is not None else []
+        smooth += [f"average {self.average:g}"] if self.average is not None else []
+        words = [f"lr {self.lr:g}, decay {self.weight_decay:g}"]
+        words += [f"beta {self.beta:g}"] if self.beta else []
+        words += smooth or ["no clipping or averaging"]
+        words += ["all samples at once"] if self.batch_size is None else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe under a seed, for at most so many steps. `tuning` sees the training half alone."""
+
+    study: str
+    name: str
+    recipe: Recipe
+    seed: int
+    steps: int
+    modulus: int = 97
+    share: float = 0.5
+
+    @property
+    def tuning(self) -> bool:
+        return self.study == "tuning"
+
+    @property
+    def key(self) -> Record:
+        """What a finished job must agree with to count as this one."""
+        return asdict(self)
+
+    @property
+    def folder(self) -> str:
+        """A name for its checkpoint."""
+        return hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return f"{self.study}: {self.name}, {self.recipe}, seed {self.seed}"
+
+    def run(self, folder: Path) -> Record:
+        """Train; see :func:`run_job`."""
+        return run_job(self, folder)
+
+    def equations(self) -> ModularDivision:
+        """What is trained and tested on; seeds are of the split, the weights and the batches."""
+        whole = modular_division(self.modulus, train=self.share, seed=self.seed)
+        return whole.validation() if self.tuning else whole
+
+
+def run_job(job: Job, folder: Path, report: Callable[[Point], None] | None = None) -> Record:
+    """Train, resuming from a checkpoint in `folder` if there is one; its record.
+
+    Parameters
+    ----------
+    job : Job
+    folder : Path
+        Checkpoints are kept in it while the job runs.
+    report : callable, optional
+        Called with every measurement.
+    """
+    equations, recipe = job.equations(), job.recipe
+    tokens, answers = torch.tensor(equations.tokens), torch.tensor(equations.answers)
+    train = torch.tensor(equations.train)
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(job.seed)
+        model = make_model(recipe.model, job.modulus, **recipe.options)
+        trainer = Trainer(
+            model,
+            make_optimizer(recipe.optimizer, model, recipe.lr, recipe.weight_decay, recipe.beta),
+            lambda model, x, y: functional.cross_entropy(model(x), y),
+            (tokens[train], answers[train]),
+            Plan(
+                steps=job.steps,
+                batch_size=recipe.batch_size,
+                warmup=WARMUP,
+                clip=recipe.clip,
+                average=recipe.average,
+                measure_every=EVERY,
+                save_every=8 * EVERY,
+                seed=job.seed,
+            ),
+            measure=lambda model: accuracies(model, equations),
+            folder=folder / job.folder,
+        )
+        diverged = _train(trainer, learnt(SETTLED if job.tuning else AFTER, job.tuning), report)
+    shutil.rmtree(folder / job.folder)
+    return (
+        job.key
+        | describe(trainer.curve)
+        | {
+            "diverged": diverged,
+            "parameters": sum(weights.numel() for weights in model.parameters()),
+            "zero_groups": zero_groups(model),
+            "curve": columns(trainer.curve),
+        }
+    )
+
+
+def _train(
+    trainer: Trainer,
+    stop: Callable[[list[Point]], bool],
+    report: Callable[[Point], None] | None,
+) -> bool:
+    """Whether training diverged."""
+    told = None if report is None else lambda step, steps, point: report(point)
+    try:
+        trainer.run(stop=stop, report=told)
+    except FloatingPointError:
+        return True
+    return False
+
+
+@torch.no_grad()
+def accuracies(model: nn.Module, equations: ModularDivision) -> Point:
+    """Accuracy on both sides of the split, and the mean loss on the test side."""
+
+    def scores(rows: Any) -> tuple[Tensor, Tensor]:
+        tokens, answers = torch.tensor(equations.tokens[rows]), equations.answers[rows]
+        parts = [model(part) for part in tokens.split(2048)]
+        return torch.cat(parts), torch.tensor(answers)  # (N, p), (N,)
+
+    (F, y), (F_test, y_test) = scores(equations.train), scores(equations.test)
+    return {
+        "train_accuracy": (F.argmax(1) == y).double().mean().item(),
+        "test_accuracy": (F_test.argmax(1) == y_test).double().mean().item(),
+        "test_loss": functional.cross_entropy(F_test, y_test).item(),
+    }
+
+
+def zero_groups(model: nn.Module) -> float | None:
+    """Share of a gated model's groups (gate, token, output position) that are exactly zero."""
+    norms = [layer.group_norms().flatten() for layer in getattr(model, "layers", ())]
+    return (torch.cat(norms) == 0).double().mean().item() if norms else None
+
+
+# What a curve tells -----------------------------------------------------------------------------
+
+
+def first(curve: list[Point], name: str = "test_accuracy", level: float = LEVEL) -> Point | None:
+    """The first point at which `name` has reached `level`."""
+    return next((point for point in curve if point[name] >= level), None)
+
+
+def stays(curve: list[Point], since: float, span: int, level: float = LEVEL) -> bool | None:
+    """Whether test accuracy stays at `level` for `span` steps; None if the curve ends before."""
+    watched = [p for p in curve if since <= p["step"] <= since + span]
+    if any(p["test_accuracy"] < level for p in watched):
+        return False
+    return True if curve[-1]["step"] >= since + span else None
+
+
+def settled(curve: list[Point], span: int = SETTLED) -> int | None:
+    """The first step from which test accuracy stays at the level for `span` steps.
+
+    Examples
+    --------
+    >>> from convexformer.experiments.grokking_jobs import settled
+    >>> heights = [0.5, 0.99, 0.7, 0.99, 1.0, 1.0]
+    >>> curve = [{"step": 25 * i, "test_accuracy": a} for i, a in enumerate(heights)]
+    >>> settled(curve, span=50), settled(curve, span=100)
+    (75, None)
+    """
+    steps = (p["step"] for p in curve if p["test_accuracy"] >= LEVEL)
+    return next((int(step) for step in steps if stays(curve, step, span)), None)
+
+
+def learnt(span: int, lasting: bool) -> Callable[[list[Point]], bool]:
+    """When to stop: `span` steps after the level is reached, or once it has lasted so long."""
+
+    def stop(curve: list[Point]) -> bool:
+        if lasting:
+            return settled(curve, span) is not None
+        reached = first(curve)
+        return reached is not None and curve[-1]["step"] >= reached["step"] + span
+
+    return stop
+
+
+def describe(curve: list[Point]) -> Record:
+    """When a network learnt its training half, when the other, and whether it stayed there."""
+    fitted, reached = first(curve, "train_accuracy"), first(curve)
+    since = None if reached is None else reached["step"]
+    last = curve[-1]
+    return {
+        "steps_to_fit": None if fitted is None else fitted["step"],
+        "steps_to_99": since,
+        "seconds_to_99": None if reached is None else reached["seconds"],
+        "persistent": None if since is None else stays(curve, since, AFTER),
+        "settled": settled(curve),
+        "lowest_after": None
+        if since is None
+        else min(p["test_accuracy"] for p in curve if p["step"] >= since),
+        "best": max(p["test_accuracy"] for p in curve),
+        "last_step": last["step"],
+        "seconds": last["seconds"],
+        "ms_per_step": round(1000 * last["seconds"] / max(1.0, last["step"]), 2),
+    }
+
+
+CURVES = ("step", "train_accuracy", "test_accuracy", "test_loss")
+
+
+def columns(curve: list[Point], most: int = 120) -> dict[str, list[float]]:
+    """The curve by columns in four digits, thinned to about `most` points."""
+    stride = max(1, len(curve) // most)
+    kept = curve[::stride]
+    return {name: [float(f"{point[name]:.4g}") for point in kept] for name in CURVES}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """So that seconds can be compared, and sums are always taken in the same order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,68 @@
+"""Finished jobs in a file, and time that is not to be exceeded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from .records import Record, append, read_lines, stamp
+
+Report = Callable[[int, str], None]
+
+
+class Task(Protocol):
+    """A job: told apart by its key, and run in a folder in which it may keep what is half done."""
+
+    @property
+    def key(self) -> Record: ...
+
+    def run(self, folder: Path) -> Record: ...
+
+
+class OutOfTime(Exception):
+    """The time is over; what is finished is kept."""
+
+
+class Ledger:
+    """Does jobs that are not done yet, and remembers all.
+
+    Parameters
+    ----------
+    folder : Path
+        For ``jobs.jsonl``, a line per finished job, and ``running``, what is half done.
+    max_minutes : float, optional
+        No job is begun after so long.
+    report : callable, optional
+        Called as ``report(done, what)`` before every job that has to be run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        max_minutes: float | None = None,
+        report: Report = lambda done, what: None,
+    ) -> None:
+        self.file, self.running, self.report = folder / "jobs.jsonl", folder / "running", report
+        self.lines = list(read_lines(self.file))
+        self.records: list[Record] = []
+        self.deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+
+    def do(self, job: Task) -> Record:
+        """The record of a job, from the file or by running it."""
+        key = job.key
+        record = next((line for line in reversed(self.lines) if key.items() <= line.items()), None)
+        if record is None:
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise OutOfTime
+            self.report(len(self.records), str(job))
+            record = job.run(self.running) | stamp()
+            append(self.file, record)
+            self.lines.append(record)
+        self.records.append(record)
+        return record
+
+    def do_all(self, jobs: Iterable[Task]) -> list[Record]:
+        """The records of `jobs`, in their order."""
+        return [self.do(job) for job in jobs]

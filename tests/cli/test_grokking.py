@@ -1,0 +1,57 @@
+"""``reproduce grokking``: several values to an option, a quick look, and one JSON object."""
+
+import json
+
+import pytest
+
+from convexformer.experiments import grokking
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(grokking, "QUICK_STEPS", 25)
+    monkeypatch.setattr(grokking, "QUICK_SEEDS", 2)
+
+
+def test_a_quick_run_ends_with_one_json_object(run, tmp_path, short):
+    shown = run("reproduce", "grokking", "--quick", "--out", tmp_path).stdout
+    told = json.loads(shown.splitlines()[-1])
+    assert told == {
+        "steps_to_99": [None, None],
+        "persistent": [None, None],
+        "seconds": [None, None],
+        "lowest_after": [None, None],
+    }
+    assert shown.count("never") == 4 and max(map(len, shown.splitlines()[:-1])) <= 80
+    alone = run("reproduce", "grokking", "--quick", "--out", tmp_path, "--json").stdout
+    assert json.loads(alone) == told
+
+
+def test_options_take_several_values(run, tmp_path, monkeypatch):
+    seen = []
+
+    def stop(folder, settings, **_):
+        seen.append(settings)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(grokking, "run", stop)
+    words = ("--layers", 1, 2, "--models", "gated", "mlp", "--seeds", 3, "--modulus", 97)
+    run("reproduce", "grokking", *words, "--out", tmp_path, code=2)
+    (settings,) = seen
+    assert (settings.layers, settings.models) == ((1, 2), ("gated", "mlp"))
+    assert (settings.seeds, settings.moduli) == (3, (97,))
+
+
+def test_wrong_input_is_told_in_one_line(run, tmp_path):
+    stderr = run("reproduce", "grokking", "--models", "gru", "--out", tmp_path, code=2).stderr
+    assert "no model gru; choose of gated, power" in stderr and stderr.count("\n") == 1
+
+
+def test_an_interruption_says_where_finished_jobs_are(run, tmp_path, monkeypatch):
+    def stop(folder, report):
+        report(4, "a job")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grokking, "run_quick", stop)
+    result = run("reproduce", "grokking", "--quick", "--out", tmp_path, code=130)
+    assert "finished jobs (4) are kept" in " ".join(result.stderr.split())

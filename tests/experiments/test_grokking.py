@@ -1,0 +1,250 @@
+"""The grokking studies: what curves tell, who is chosen, and that jobs are done once."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from convexformer.experiments import grokking, grokking_jobs, grokking_studies
+from convexformer.experiments.grokking import Settings, rows
+from convexformer.experiments.grokking_jobs import Job, Recipe, describe, learnt, run_job
+from convexformer.experiments.grokking_ledger import Ledger, OutOfTime
+from convexformer.experiments.grokking_models import KINDS, MLP, Block, make_model
+from convexformer.experiments.grokking_optimizers import Grokfast, OrthoGrad, make_optimizer
+from convexformer.experiments.grokking_studies import CONTESTANTS, depth_grid, gates_within
+
+TINY = Recipe("mlp", options={"dim": 4, "width": 8})
+
+
+def curve(*accuracies):
+    return [
+        {"step": 25 * i, "seconds": 0.1 * i, "test_accuracy": a, "train_accuracy": min(1.0, 2 * a)}
+        for i, a in enumerate(accuracies)
+    ]
+
+
+# Networks and optimisers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_network_scores_every_answer_and_sees_both_numbers(kind):
+    torch.manual_seed(0)
+    model = make_model(kind, 7)
+    tokens = torch.tensor([[1, 7, 2, 8], [1, 7, 3, 8], [4, 7, 2, 8]])
+    F = model(tokens)
+    assert F.shape == (3, 7)
+    assert not torch.allclose(F[0], F[1]) and not torch.allclose(F[0], F[2])
+
+
+@pytest.mark.parametrize("block", ["power", "paper"])
+def test_the_last_token_alone_is_the_same_as_the_last_of_all(block):
+    torch.manual_seed(0)
+    X, one = torch.randn(5, 4, 8), Block(8, 2, block)
+    torch.testing.assert_close(one(X, last_only=True), one(X)[:, -1:])
+
+
+def test_blocks_do_not_look_ahead():
+    torch.manual_seed(0)
+    X, one = torch.randn(5, 4, 8), Block(8, 2, "power")
+    changed = X.clone()
+    changed[:, 3] += 1
+    torch.testing.assert_close(one(X)[:, :3], one(changed)[:, :3])
+
+
+def test_contestants_of_equal_depth_and_parameters():
+    def size(kind, **options):
+        return sum(w.numel() for w in make_model(kind, 97, **options).parameters())
+
+    sizes = [size("gated", n_layers=n) for n in (1, 2, 4)] + [size("mlp")]
+    assert max(sizes) / min(sizes) < 1.06
+    for budget in grokking_studies.BUDGETS:
+        for layers in (1, 2):
+            for recipe in depth_grid(layers, budget):
+                assert 0.9 * budget < size("gated", **recipe.options) <= budget
+    assert gates_within(400_000, 1, 32) == 96
+
+
+def steps_of(optimizer, W, gradients):
+    for g in gradients:
+        W.grad = g.clone()
+        optimizer.step()
+    return W.detach()
+
+
+def test_grokfast_is_adamw_on_amplified_gradients():
+    torch.manual_seed(0)
+    W, *gradients = torch.randn(4, 3, 2)
+    options = {"lr": 0.1, "weight_decay": 0.5}
+    ours = nn.Parameter(W.clone())
+    ours = steps_of(Grokfast([ours], alpha=0.9, gain=3.0, **options), ours, gradients)
+    slow, amplified = gradients[0], []
+    for g in gradients:
+        slow = 0.9 * slow + 0.1 * g
+        amplified.append(g + 3 * slow)
+    plain = nn.Parameter(W.clone())
+    torch.testing.assert_close(
+        ours, steps_of(torch.optim.AdamW([plain], **options), plain, amplified)
+    )
+
+
+def test_grokfast_goes_on_from_its_state():
+    torch.manual_seed(0)
+    W, *gradients = torch.randn(4, 3, 2)
+    whole = nn.Parameter(W.clone())
+    expected = steps_of(Grokfast([whole], lr=0.1), whole, gradients)
+    half = nn.Parameter(W.clone())
+    first = Grokfast([half], lr=0.1)
+    steps_of(first, half, gradients[:1])
+    second = Grokfast([half], lr=0.1)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(steps_of(second, half, gradients[1:]), expected)
+
+
+def test_orthograd_turns_gradients_and_keeps_their_length():
+    torch.manual_seed(0)
+    W, g = torch.randn(2, 3, 2)
+    ours, plain = nn.Parameter(W.clone()), nn.Parameter(W.clone())
+    turned = g - (W * g).sum() / W.square().sum() * W
+    turned = turned * g.norm() / turned.norm()
+    steps = steps_of(OrthoGrad([ours], lr=0.1), ours, [g])
+    torch.testing.assert_close(steps, steps_of(torch.optim.AdamW([plain], lr=0.1), plain, [turned]))
+    assert abs((ours.grad * W).sum()) < 1e-5 and math.isclose(
+        ours.grad.norm(), g.norm(), rel_tol=1e-5
+    )
+
+
+def test_proximal_steps_are_for_gated_layers():
+    with pytest.raises(ValueError, match="groups of gated layers"):
+        make_optimizer("prox", MLP(9, 7), 0.1, 0.0, 0.1)
+    with pytest.raises(ValueError, match="no optimiser lion; choose of adamw"):
+        make_optimizer("lion", MLP(9, 7), 0.1, 0.0)
+    with pytest.raises(ValueError, match="no model lstm; choose of gated"):
+        make_model("lstm", 7)
+
+
+# What curves tell -------------------------------------------------------------------------------
+
+
+def test_persistence_is_of_the_500_steps_after_the_first_time():
+    good = describe(curve(0.1, 0.5, *[0.99] * 21))
+    assert (good["steps_to_fit"], good["steps_to_99"], good["seconds_to_99"]) == (25, 50, 0.2)
+    assert good["persistent"] is True and good["lowest_after"] == 0.99
+    dips = describe(curve(0.1, 0.99, 0.98, *[1.0] * 30))
+    assert dips["persistent"] is False and dips["settled"] == 75 and dips["lowest_after"] == 0.98
+    short = describe(curve(0.1, 0.99, *[1.0] * 19))
+    assert short["persistent"] is None and short["settled"] == 25
+    never = describe(curve(0.1, 0.2))
+    assert never["steps_to_99"] is never["persistent"] is never["settled"] is None
+
+
+def test_training_stops_when_all_is_known():
+    assert not learnt(50, lasting=False)(curve(0.5, 0.99, 1.0))
+    assert learnt(50, lasting=False)(curve(0.5, 0.99, 0.5, 1.0))
+    assert not learnt(50, lasting=True)(curve(0.5, 0.99, 0.5, 1.0))
+    assert learnt(50, lasting=True)(curve(0.5, 0.99, 0.5, 1.0, 1.0, 1.0))
+
+
+def test_a_recipe_is_chosen_for_settling_first_and_then_for_height():
+    def record(lr, settled, best):
+        return {"recipe": {"model": "mlp", "lr": lr}, "settled": settled, "best": best}
+
+    slow, quick, low = record(1, 500, 1.0), record(2, 300, 1.0), record(3, None, 0.4)
+    assert grokking_studies.choose([slow, quick, low]).lr == 2
+    assert grokking_studies.choose([low, record(4, None, 0.6)]).lr == 4
+
+
+def test_every_contestant_has_the_same_budget_of_choices():
+    sizes = {len(c.grid()) for c in CONTESTANTS.values() if c.fixed is None}
+    assert sizes == {9}
+
+
+# Jobs -------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_told_whole_and_leaves_no_checkpoint(tmp_path):
+    job = Job("contest", "mlp", TINY, seed=1, steps=60, modulus=7)
+    record = run_job(job, tmp_path)
+    assert json.loads(json.dumps(record)) == record
+    assert record["curve"]["step"] == [0, 25, 50] and record["last_step"] == 50
+    assert record["parameters"] == 9 * 4 + 17 * 8 + 9 * 7 and record["seed"] == 1
+    assert list(tmp_path.iterdir()) == []
+    again = run_job(job, tmp_path)
+    assert again["curve"] == record["curve"]
+
+
+def test_tuning_never_sees_the_test_half():
+    job = Job("tuning", "mlp", TINY, seed=0, steps=25)
+    whole = Job("contest", "mlp", TINY, seed=0, steps=25).equations()
+    seen = {*job.equations().train, *job.equations().test}
+    assert seen == set(whole.train) and not seen & set(whole.test)
+
+
+def test_divergence_is_recorded(tmp_path):
+    wild = Recipe("square", lr=1e6, clip=None, average=None, options={"dim": 4, "width": 8})
+    record = run_job(Job("contest", "square", wild, 0, 200, modulus=7), tmp_path)
+    assert record["diverged"] and record["steps_to_99"] is None
+
+
+def test_the_ledger_does_a_job_once_and_keeps_to_its_time(tmp_path):
+    told = []
+    job = Job("contest", "mlp", TINY, seed=1, steps=25, modulus=7)
+    ledger = Ledger(tmp_path, report=lambda done, what: told.append(what))
+    first = ledger.do(job)
+    again = Ledger(tmp_path, max_minutes=0, report=lambda done, what: told.append(what))
+    assert again.do(job) == first and told == [str(job)]
+    with pytest.raises(OutOfTime):
+        again.do(Job("contest", "mlp", TINY, seed=2, steps=25, modulus=7))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """All studies, on tiny networks and few steps."""
+    for module, name, value in [
+        (grokking_studies, "DECAYS", (1.0, 2.0)),
+        (grokking_studies, "TUNING_STEPS", 25),
+        (grokking_studies, "DEPTH_STEPS", 25),
+        (grokking, "DEPTH_STEPS", 25),
+        (grokking_studies, "ABLATION_STEPS", 25),
+        (grokking_studies, "ABLATION_SEEDS", 1),
+        (grokking, "BUDGETS", (30_000,)),
+    ]:
+        monkeypatch.setattr(module, name, value)
+    same = {"train_accuracy": 1.0, "test_accuracy": 0.5, "test_loss": 1.0}
+    monkeypatch.setattr(grokking_jobs, "accuracies", lambda *_: dict(same))
+    for name in CONTESTANTS:
+        short = replace(CONTESTANTS[name], steps=25)
+        monkeypatch.setitem(CONTESTANTS, name, short)
+
+
+def test_a_run_stops_in_time_and_goes_on(tmp_path, small):
+    settings = Settings(moduli=(97,), layers=(1,), models=("mlp", "power-default"), seeds=2)
+    begun = grokking.run(tmp_path, settings, max_minutes=0)
+    assert not begun["complete"] and begun["rows"] == []
+    results = grokking.run(tmp_path, settings)
+    stored = json.loads((tmp_path / "results.json").read_text())
+    assert stored == json.loads(json.dumps(results)) and results["complete"]
+    assert [row["study"] for row in results["rows"]] == ["tuning"] * 6 + ["contest"] * 2
+    assert [row["seeds"] for row in results["rows"]][-2:] == [2, 2]
+    assert results["rows"][-1]["hyperparameters"] == "lr 0.001, decay 1, no clipping or averaging"
+    assert grokking.run(tmp_path, settings) == results
+
+
+def test_medians_count_those_that_never_got_there():
+    one = {"study": "contest", "name": "mlp", "recipe": {"model": "mlp"}, "parameters": 1}
+    one |= {"best": 1.0, "ms_per_step": 1.0, "last_step": 9, "zero_groups": None}
+    times = [(100, True), (None, None), (300, False)]
+    keys = ("steps_to_99", "seconds_to_99", "settled", "steps_to_fit")
+    (row,) = rows([one | dict.fromkeys(keys, t) | {"persistent": p} for t, p in times])
+    assert row["steps_to_99"] == 300 and row["reached"] == 2 and row["persistent"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"models": ("gru",)}, "no model gru; choose of gated"), ({"moduli": (12,)}, "97 and 15")],
+)
+def test_wrong_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**options)
