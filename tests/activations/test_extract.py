@@ -13,7 +13,7 @@ import torch
 import transformers
 from tests.small_models import make_tokenizer
 
-from convexformer.activations import KINDS, Activations, extract, minilm, read_texts
+from convexformer.activations import Activations, extract, minilm, read_texts
 
 LAYER = 1
 
@@ -73,6 +73,7 @@ def test_bert_is_as_the_model_says(bert, texts, tmp_path):
         assert maps.std() > 0.05  # the test would not see much in uniform attention
         np.testing.assert_allclose(text.maps, maps, atol=1e-5)
         np.testing.assert_allclose(text.heads, heads, atol=1e-5)
+        np.testing.assert_allclose(text.values.reshape(V.shape), V, atol=1e-5)
         summed = np.einsum("nhe,hed->nd", text.heads, W) + b
         np.testing.assert_allclose(text.attention, summed, atol=1e-5)
         dense = _linear(attention.output.dense, heads.reshape(len(x), -1))
@@ -123,6 +124,8 @@ def test_heads_projected_are_the_attention_output(family, texts, tmp_path):
         n = len(text.tokens)
         assert text.maps.shape == (4, n, n)
         np.testing.assert_allclose(text.maps.sum(axis=2), 1, atol=1e-5)
+        mixed = np.einsum("hts,she->the", text.maps, text.values)
+        np.testing.assert_allclose(text.heads, mixed, atol=1e-5 * abs(mixed).max())
         summed = np.einsum("nhe,hed->nd", text.heads, W) + b
         np.testing.assert_allclose(text.attention, summed, atol=1e-5)
         assert text.inputs.shape == text.output.shape == (n, 24)
@@ -339,8 +342,9 @@ def test_maps_that_a_model_does_not_show(texts, tmp_path):
     pair = model, make_tokenizer()
     with pytest.raises(ValueError, match="attn_implementation='eager'"):
         extract(pair, texts, 0, tmp_path)
-    found = extract(pair, texts, 0, tmp_path, keep=KINDS[:4], overwrite=True)
-    assert found.keep == KINDS[:4]
+    kept = ("inputs", "heads", "attention", "output")
+    found = extract(pair, texts, 0, tmp_path, keep=kept, overwrite=True)
+    assert found.keep == kept
 
 
 _SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}

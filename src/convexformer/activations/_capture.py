@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,12 +32,18 @@ PLACES = (
     ("layer.0.SelfAttention", "layer.0.SelfAttention.o"),  # T5
 )
 
+NO_MAPS = (
+    "the model does not show its attention maps; load it with attn_implementation='eager', or keep "
+    "neither maps nor values."
+)
 ANY_LENGTH = 2**30  # what tokenizers can count to
 
 Array = NDArray[np.floating]
+Heard = dict[Any, Any]  # by kind, or by module
+Layout = Callable[[Any, int], Any]
 
 
-class _Heard(Exception):
+class _Ended(Exception):
     """The layer has ended; what comes after it is of no interest."""
 
 
@@ -81,6 +89,7 @@ class Listener:
         weight = self.weight
         self.dim = weight.shape[1]
         self.head_dim = weight.shape[0] // self.n_heads
+        self._values: tuple[Any, Layout] | None = None  # found when the model first runs
 
     @property
     def weight(self) -> Array:
@@ -120,8 +129,6 @@ class Listener:
 
     def __call__(self, texts: Sequence[Text], max_length: int, keep: Sequence[str]) -> Batch:
         """Run the model on some texts, as far as the layer."""
-        import torch
-
         encoded = self.tokenizer(
             *_columns(texts),
             padding=True,
@@ -131,8 +138,13 @@ class Listener:
         )
         known = self.tokenizer.model_input_names
         inputs = {key: encoded[key].to(self.model.device) for key in encoded if key in known}
-        with torch.inference_mode(), self._hooks(keep) as heard, suppress(_Heard):
-            self.model(**inputs, output_attentions="maps" in keep)
+        if "values" in keep and self._values is None:
+            heard = self._run(inputs, ("maps",), self._linear_maps())
+            self._values = _find_values(heard, self.n_heads)
+        heard = self._run(inputs, keep, () if self._values is None else self._values[:1])
+        if self._values is not None and "values" in keep:
+            module, layout = self._values
+            heard["values"] = layout(heard[module], self.n_heads)
         mask = encoded["attention_mask"].numpy().astype(bool)  # (B, n)
         rows = range(len(texts))
         lengths = mask.sum(axis=1)
@@ -149,12 +161,22 @@ class Listener:
         tokens = [encoded.tokens(i)[:n] for i, n in zip(rows, lengths, strict=True)]
         return Batch(tokens, tensors)
 
-    def _packed(self, kind: str, heard: dict[str, Any], mask: NDArray[np.bool_]) -> Array:
+    def _linear_maps(self) -> list[Any]:
+        """Modules of the attention that may be the one that makes values."""
+        inner = (m for m in self.attention.modules() if not list(m.children()))
+        return [m for m in inner if hasattr(m, "weight") and m is not self.projection]
+
+    def _run(self, inputs: dict[str, Any], keep: Sequence[str], also: Sequence[Any]) -> Heard:
+        """What is heard while the model runs, as far as the layer; of `also`, what they write."""
+        import torch
+
+        with torch.inference_mode(), self._hooks(keep, also) as heard, suppress(_Ended):
+            self.model(**inputs, output_attentions="maps" in keep)
+        return heard
+
+    def _packed(self, kind: str, heard: Heard, mask: NDArray[np.bool_]) -> Array:
         if kind not in heard:
-            raise ValueError(
-                "the model does not show its attention maps; load it with "
-                "attn_implementation='eager', or keep other kinds only."
-            )
+            raise ValueError(NO_MAPS)
         value = heard[kind].float().cpu().numpy()
         if kind == "maps":  # (B, heads, n, n)
             sizes = mask.sum(axis=1)
@@ -162,12 +184,15 @@ class Listener:
                 [A[:, :n, :n].reshape(-1) for A, n in zip(value, sizes, strict=True)]
             )
         packed = value[mask]  # (T, d)
-        return packed.reshape(len(packed), self.n_heads, -1) if kind == "heads" else packed
+        return packed.reshape(len(packed), *self._shape(kind))
+
+    def _shape(self, kind: str) -> tuple[int, ...]:
+        return (self.n_heads, self.head_dim) if kind in ("heads", "values") else (self.dim,)
 
     @contextmanager
-    def _hooks(self, keep: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def _hooks(self, keep: Sequence[str], also: Sequence[Any]) -> Iterator[Heard]:
         """Keeps what passes by while the body runs; a layer that has ended ends the body."""
-        heard: dict[str, Any] = {}
+        heard: Heard = {}
 
         def reads(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
             heard["inputs"] = args[0] if args else kwargs["hidden_states"]
@@ -180,9 +205,12 @@ class Listener:
                 if _is_map(part, self.n_heads):
                     heard["maps"] = part
 
+        def writes(module: Any, _: tuple, written: Any) -> None:
+            heard[module] = written
+
         def ends(_: Any, __: tuple, written: Any) -> None:
             heard["output"] = written[0] if isinstance(written, tuple) else written
-            raise _Heard
+            raise _Ended
 
         with ExitStack() as hooks:
             for handle in (
@@ -193,6 +221,7 @@ class Listener:
                     for m in self.attention.modules()
                     if "maps" in keep
                 ),
+                *(module.register_forward_hook(writes) for module in also),
                 self.layer.register_forward_hook(ends),
             ):
                 hooks.callback(handle.remove)
@@ -205,6 +234,51 @@ def _is_map(part: Any, n_heads: int) -> bool:
         return False
     first = part[:, :, 0].float()
     return bool((first >= 0).all() and (abs(first.sum(dim=-1) - 1) < 1e-2).all())
+
+
+# Values -----------------------------------------------------------------------------------------
+
+
+def _each(written: Any, n_heads: int) -> Any:
+    """Values of every head, ``(B, n, heads, head_dim)``."""
+    return written.unflatten(-1, (n_heads, -1))
+
+
+def _grouped(written: Any, n_heads: int, size: int) -> Any:
+    """Values that several heads share, repeated for each."""
+    few = written.unflatten(-1, (-1, size))  # (B, n, groups, head_dim)
+    return few.repeat_interleave(n_heads // few.shape[2], dim=2)
+
+
+def _last_third(written: Any, n_heads: int) -> Any:
+    """Queries, keys and values of all heads one after the other."""
+    return _each(written.chunk(3, dim=-1)[2], n_heads)
+
+
+def _third_of_each(written: Any, n_heads: int) -> Any:
+    """Query, key and value of a head, then those of the next."""
+    return _each(written, n_heads).chunk(3, dim=-1)[2]
+
+
+def _find_values(heard: Heard, n_heads: int) -> tuple[Any, Layout]:
+    """The module that makes values, and how: heads are attention times values, which tells."""
+    if "maps" not in heard:
+        raise ValueError(NO_MAPS)
+    heads = _each(heard["heads"], n_heads)  # (B, n, heads, head_dim)
+    size = heads.shape[-1]
+    layouts = (partial(_grouped, size=size), _last_third, _third_of_each)
+    for module, layout in product((m for m in heard if not isinstance(m, str)), layouts):
+        try:
+            values = layout(heard[module], n_heads)
+        except (RuntimeError, ZeroDivisionError):  # of sizes that this layout cannot have
+            continue
+        if values.shape == heads.shape:
+            mixed = (heard["maps"] @ values.transpose(1, 2)).transpose(1, 2)
+            if abs(mixed - heads).max() <= 1e-3 * abs(heads).max():
+                return module, layout
+    raise ValueError(
+        "the values that this model's attention averages could not be found; keep other kinds only."
+    )
 
 
 def _columns(texts: Sequence[Text]) -> tuple[list[str], ...]:

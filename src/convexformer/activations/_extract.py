@@ -65,7 +65,7 @@ def extract(
         Counted from 0.
     out : path-like
         Folder for the files; made if need be.
-    keep : sequence of {"inputs", "heads", "attention", "output", "maps"}
+    keep : sequence of {"inputs", "values", "heads", "attention", "output", "maps"}
         What to keep, see :class:`TextActivations`; everything by default.
     dtype : {"float32", "float16"}, default="float32"
         Precision on disk. The model runs in float32.

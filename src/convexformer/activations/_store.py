@@ -22,7 +22,7 @@ from safetensors.numpy import save
 
 FORMAT = "convexformer activations 1"
 RECIPE, INDEX, PROJECTION = "recipe.json", "index.json", "projection.safetensors"
-KINDS = ("inputs", "heads", "attention", "output", "maps")
+KINDS = ("inputs", "values", "heads", "attention", "output", "maps")
 
 Array = NDArray[np.floating]
 
@@ -80,6 +80,8 @@ class TextActivations:
         0 in the first text of a pair, 1 in the second, -1 at special tokens.
     inputs : ndarray of shape (n, d)
         What the layer's self-attention reads.
+    values : ndarray of shape (n, n_heads, head_dim)
+        What every head averages: ``heads[:, h] = maps[h] @ values[:, h]``.
     heads : ndarray of shape (n, n_heads, head_dim)
         What every head writes, before the output projection.
     attention : ndarray of shape (n, d)
@@ -94,6 +96,7 @@ class TextActivations:
     offsets: NDArray[np.int32]
     segments: NDArray[np.int8]
     inputs: Array | None
+    values: Array | None
     heads: Array | None
     attention: Array | None
     output: Array | None
@@ -117,7 +120,8 @@ class Activations:
     lengths : ndarray of int of shape (N,)
         Tokens of every text, special ones included.
     keep : tuple of str
-        The kinds that were kept, of "inputs", "heads", "attention", "output" and "maps".
+        The kinds that were kept, of "inputs", "values", "heads", "attention", "output" and
+        "maps".
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -190,7 +194,7 @@ class Activations:
 
         Parameters
         ----------
-        kind : {"inputs", "heads", "attention", "output", "maps", "segments"}
+        kind : {"inputs", "values", "heads", "attention", "output", "maps", "segments"}
             Of "maps" the shape is ``(N, n_heads, length, length)``.
         length : int, optional
             Tokens of a text; what is longer loses its end. That of the longest text if omitted.

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     """What can be kept."""
 
     inputs = "inputs"
+    values = "values"
     heads = "heads"
     attention = "attention"
     output = "output"
