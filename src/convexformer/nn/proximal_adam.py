@@ -29,8 +29,8 @@ class ProximalAdam(torch.optim.Optimizer):
     To converge to the minimiser of a convex problem, use whole batches and ``amsgrad=True``, with
     which D only grows until steps are short enough. Without it the iterates may circle, or even
     leave, where the penalty is so weak that gradients vanish at the minimiser. With minibatches
-    they hover about it, and groups that should be zero flicker as long as the noise of
-    :math:`\hat m_g` exceeds beta; a decaying `lr` and a larger ``betas[0]`` calm both.
+    they hover about it, which a decaying `lr` mends, and groups that should be zero flicker as long
+    as the noise of :math:`\hat m_g` exceeds beta, which ``betas[0]`` closer to one mends.
 
     Parameters
     ----------
