@@ -217,7 +217,25 @@ def solve_path(
 ) -> Iterator[Solution]:
     """Solve for every beta in turn, each started from the last; `max_time` is for all of them."""
     work, started = Workspace(problem), Clock(max_iter, max_time)
+    before: Solution | None = None
     for beta in betas:
         clock = Clock(max_iter, started.left, callback)
-        init = _solve(problem, beta, tol, clock, init, method, work)
+        start = init
+        if before is not None and init is not None:
+            start = _extrapolated(problem, before, init, beta)
+        before, init = init, _solve(problem, beta, tol, clock, start, method, work)
         yield init
+
+
+def _extrapolated(problem: Problem, before: Solution, last: Solution, beta: float) -> Solution:
+    """`last`, moved along the line from `before` wherever that is the better start."""
+    ends = before.certificate.beta, last.certificate.beta
+    if beta == ends[1] or ends[0] == ends[1]:
+        return last
+    ahead = (beta - ends[1]) / (ends[1] - ends[0])
+    both = np.any(before.Z, axis=(1, 2)) & np.any(last.Z, axis=(1, 2))
+    Z = last.Z + ahead * both[:, None, None] * (last.Z - before.Z)
+    b = last.intercept + ahead * (last.intercept - before.intercept)
+    here = problem.objective(last.Z, last.intercept, beta)
+    there = problem.objective(Z, b, beta)
+    return replace(last, Z=Z, intercept=b) if there < here else last
