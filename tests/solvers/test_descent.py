@@ -30,9 +30,22 @@ def made(N=600, n=30, d=6, c=1, loss=None, penalty="token-output", common=0.0, s
 
 
 def never(*args, **kwargs):
-    raise AssertionError("Newton's method was called.")
+    raise AssertionError("What was not to be called was called.")
 
 
+@pytest.fixture
+def steps_first(monkeypatch):
+    """Problems of any size begin with steps."""
+    monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
+
+
+def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):
+    problem = made(N=4000, n=10)
+    monkeypatch.setattr(descent, "_Descent", never)
+    assert solve(problem, 0.1 * problem.beta_max).converged
+
+
+@pytest.mark.usefixtures("steps_first")
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(
     ("loss", "c", "penalty"),
@@ -55,6 +68,7 @@ def test_independent_tokens_need_no_newton_step(monkeypatch, loss, c, penalty, i
     assert found.certificate.primal == pytest.approx(expected.primal, rel=1e-7)
 
 
+@pytest.mark.usefixtures("steps_first")
 def test_alike_tokens_are_left_to_newton_after_a_few_steps(monkeypatch):
     problem, steps = made(common=30.0, intercept=False), []
     plain = descent._Descent._step
@@ -66,6 +80,7 @@ def test_alike_tokens_are_left_to_newton_after_a_few_steps(monkeypatch):
     assert 0 < len(steps) <= 2 * descent.TRIAL
 
 
+@pytest.mark.usefixtures("steps_first")
 def test_a_path_that_slows_down_does_not_try_again(monkeypatch):
     problem, slow = made(common=30.0, intercept=False), []
     plain = descent._Descent.run

@@ -15,6 +15,13 @@ from convexformer.solvers.shared_systems import (
 from convexformer.solvers.solution import Clock
 from convexformer.solvers.workspace import Workspace
 
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch):
+    """Small problems serve as well as large ones here."""
+    monkeypatch.setattr(shared, "FEWEST_ENTRIES", 0)
+
+
 GRAM, KERNEL = (150, 6, 4), (60, 20, 6)  # N, n, d: few and many coefficients beside samples
 
 

@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
 
 FEW_BYTES = 1 << 22  # where blocks are only read on the way to another array
+CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been written
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
 
 
@@ -52,7 +53,8 @@ class Design(ABC):
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """All columns by samples, ``(rows, (rows, n_groups * d))``, to be read only."""
-        return self._row_blocks(np.arange(self.n_groups))
+        for rows in row_slices(self.n_samples, self.n_groups * self.dim):
+            yield rows, self.gather(rows, np.arange(self.n_groups))
 
     def columns(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
         """Columns of `groups` by a few samples, ``(rows, (rows, groups * d))``, to be read only."""
@@ -76,7 +78,7 @@ class Design(ABC):
             return self._predict_all(scattered)
         W = Z.reshape(-1, Z.shape[2])
         F = np.zeros((self.n_samples, Z.shape[2]))
-        for rows, A in self._row_blocks(groups):
+        for rows, A in self._row_blocks(groups, Z.shape[2]):
             np.matmul(A, W, out=F[rows])
         return F
 
@@ -87,7 +89,7 @@ class Design(ABC):
         if self.prefers_all(groups):
             return self._correlate_all(V)[groups]
         M = np.zeros((len(groups) * self.dim, V.shape[1]))
-        for rows, A in self._row_blocks(groups):
+        for rows, A in self._row_blocks(groups, V.shape[1]):
             M += A.T @ V[rows]
         return M.reshape(-1, self.dim, V.shape[1])
 
@@ -114,7 +116,7 @@ class Design(ABC):
         """
         p, r = len(groups) * self.dim, weights.shape[1]
         Q, q = np.zeros((r, p, p)), np.zeros((p, r))
-        for rows, A in self._row_blocks(groups):
+        for rows, A in self._row_blocks(groups, p):
             A = self._centered(A, groups, center)
             A = A.astype(dtype, copy=False)
             w: NDArray = weights[rows].astype(dtype, copy=False)
@@ -133,11 +135,14 @@ class Design(ABC):
         """``A_new' diag(w) A_new`` and ``A_old' diag(w) A_new``, multiplied in `dtype`."""
         p, q = len(old) * self.dim, len(new) * self.dim
         inner, across = np.zeros((q, q)), np.zeros((p, q))
-        both = np.concatenate([old, new])
-        for rows, A in self._row_blocks(both):
+        both, weighted = np.concatenate([old, new]), bool(np.any(weight != 1.0))
+        for rows, A in self._row_blocks(both, p + q):
             A = self._centered(A, both, center)
-            size = max(float(A.max()), -float(A.min())) or 1.0  # squares must fit float32
-            A *= np.sqrt(weight[rows])[:, None] / size
+            size = 1.0
+            if dtype != np.float64:  # squares must fit
+                size = max(float(A.max()), -float(A.min())) or 1.0
+            if weighted or size != 1.0:
+                A *= np.sqrt(weight[rows])[:, None] / size
             B: NDArray = np.ascontiguousarray(A[:, p:], dtype=dtype)
             inner += size**2 * (B.T @ B).astype(float)  # BLAS forms only half of it
             across += size**2 * (A[:, :p].astype(dtype).T @ B).astype(float)
@@ -165,7 +170,7 @@ class Design(ABC):
     def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
         """What each group predicts alone, ``A_k G_k``: ``(N, groups)`` for ``G (groups, d)``."""
         U = np.empty((self.n_samples, len(groups)))
-        for rows, A in self._row_blocks(groups):
+        for rows, A in self._row_blocks(groups, 1):
             A = A.reshape(-1, len(groups), self.dim)
             U[rows] = np.einsum("ikd,kd->ik", A, G, optimize=True)
         return U if center is None else U - np.sum(center[groups] * G, axis=1)
@@ -183,11 +188,16 @@ class Design(ABC):
             A -= center[groups].reshape(-1)
         return A
 
-    def _row_blocks(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
-        """Blocks of samples: ``(rows, (rows, groups * d))``."""
+    def _row_blocks(self, groups: Groups, columns: int) -> Iterator[tuple[slice, Array]]:
+        """Blocks of samples ``(rows, (rows, groups * d))``, for a product with `columns`.
+
+        They stay in cache, unless that leaves fewer samples than what is multiplied has columns.
+        """
         if len(groups) == 0:
             return
-        for rows in row_slices(self.n_samples, len(groups) * self.dim):
+        width = len(groups) * self.dim
+        size = min(max(CACHED_BYTES, 8 * width * columns), BLOCK_BYTES)
+        for rows in row_slices(self.n_samples, width, size):
             yield rows, self.gather(rows, groups)
 
 

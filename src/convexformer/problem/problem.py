@@ -26,7 +26,7 @@ from .penalties import Penalty, TokenOutput
 Array = NDArray[np.float64]
 
 _ROUNDING = 1e-14
-MOST_KEPT = 1 << 22  # numbers of a dual point that is kept
+MOST_KEPT = 1 << 22  # numbers of scores and of a dual point that are kept
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Problem:
         self.Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
         self.center = design.means(weight) if intercept else None
         self._last: tuple[Array, DualPoint] | None = None
+        self._scored: tuple[Array, Array] | None = None
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -154,16 +155,23 @@ class Problem:
         other = copy(self)
         for name in ("null_intercept", "_null", "beta_max", "_bounds"):
             other.__dict__.pop(name, None)
-        other._last = None
+        other._last = other._scored = None
         return other
 
     # Primal -----------------------------------------------------------------------------------
 
     def scores(self, Z: Array) -> Array:
-        """Prediction without intercept, from centred columns: ``(N, c)``."""
+        """Prediction without intercept, from centred columns: ``(N, c)``, to be read only.
+
+        The last one is kept, for the certificate and the next point of a path.
+        """
+        if self._scored is not None and np.array_equal(self._scored[0], Z):
+            return self._scored[1]
         groups = np.flatnonzero(np.any(Z, axis=(1, 2)))
-        S = self.design.predict(Z[groups], groups)
-        return S - self._lift(Z)
+        S = self.design.predict(Z[groups], groups) - self._lift(Z)
+        S.flags.writeable = False
+        self._scored = (Z.copy(), S) if Z.size + S.size < MOST_KEPT else None
+        return S
 
     def _lift(self, Z: Array) -> Array:
         """What centring takes from the scores, ``means . Z``: ``(c,)``."""

@@ -29,7 +29,8 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-15  # relative gap that is as good as none
-GAIN = 1e-3  # by which a round reduces the gap at most, for float32 to suffice
+FLOAT32 = 2e-7  # part of a gap that changes in float32 leave, times the square of beta_max / beta
+HALVINGS = 8  # of a step
 CHECK = 4  # steps between estimates of the gap
 TRIAL, MOST_STEPS = 8, 300  # steps before the speed is judged, and of a round
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
@@ -59,14 +60,15 @@ def minimise(
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
         clock.n_iter += 1
-        groups, all_of_them = _working_groups(problem, beta, at.Z, point)
-        if not work.columns.take(groups):
+        groups, violators = _working_groups(problem, beta, at.Z, point)
+        if not work.columns.take(groups) or _gram_is_quick(problem, len(groups)):
             work.descends = False
             break
         descent = _Descent(problem, beta, at, point, groups, work)
         worth = at.primal(problem, beta)
         goal = max(0.5 * tol, ROUNDING) * worth
-        gain = GAIN if all_of_them else FIRST_GAIN
+        all_of_them = bool(np.all(np.isin(violators, descent.groups)))
+        gain = FLOAT32 * (problem.beta_max / beta) ** 2 if all_of_them else FIRST_GAIN
         work.descends = descent.run(max(goal, gain * gap * worth), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from.
         if work.descends or descent.least < NEAR * descent.spot.value:
@@ -77,10 +79,17 @@ def minimise(
     return at, False
 
 
+def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
+    """Whether Newton's method, with a Gram matrix formed once, is done before steps are judged."""
+    N, p = problem.design.n_samples, n_groups * problem.design.dim
+    speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
+    return problem.loss.quadratic and N * p * p / SPEED < 3 * TRIAL * 8 * N * p / speed
+
+
 def _working_groups(
     problem: Problem, beta: float, Z: Array, point: DualPoint
-) -> tuple[Groups, bool]:
-    """Tokens in use and the worst violators; and whether those are all of them.
+) -> tuple[Groups, Groups]:
+    """Tokens in use and the worst violators; and all violators.
 
     The first are few, which also tells at little cost that steps will be slow.
     """
@@ -91,7 +100,7 @@ def _working_groups(
     room = max(few, 3 * int(np.count_nonzero(used)))
     worst = violators[np.argsort(-excess[violators], kind="stable")[:room]]
     used[worst] = True
-    return np.flatnonzero(used), len(worst) == len(violators)
+    return np.flatnonzero(used), violators
 
 
 @dataclass
@@ -137,10 +146,11 @@ class _Descent:
         Returns whether Newton's method would not get there sooner.
         """
         curvature, values = self._curvature(), [self.spot.value]
+        start = self.least = self._gap()
         for step in range(1, MOST_STEPS):
             new = self._step(curvature, max(values[-MEMORY:]))
-            if new is None:
-                return False
+            if new is None:  # what is left to gain drowns in rounding
+                return self.least < NEAR * start
             old, self.spot = self.spot, new
             values.append(new.value)
             if step % CHECK == 0:
@@ -172,7 +182,7 @@ class _Descent:
     def _step(self, curvature: float, ceiling: float) -> _Spot | None:
         """A proximal step, the shorter the more it has to be to stay below `ceiling`."""
         spot, problem = self.spot, self.problem
-        for _ in range(50):
+        for _ in range(HALVINGS):
             Z = spot.Z + spot.M / curvature
             norms = self.norms(Z)
             shrunk = np.maximum(0.0, norms - self.beta / curvature * self.weight)
@@ -204,10 +214,9 @@ class _Descent:
         """As many steps as the spread of curvatures seen so far calls for."""
         low_to_high = sorted(self.curvatures) or [0.0]
         low, high = low_to_high[len(low_to_high) // 8], low_to_high[-1]
-        if high >= MOST_SPREAD * low:
+        if high >= MOST_SPREAD * low and self.least > NEAR * self.spot.value:
             return np.inf
-        spread = high / low
-        steps = 1.4 * np.sqrt(spread) * np.log(max(self.least / goal, 1.0))
+        steps = 1.4 * np.sqrt(high / low) * np.log(max(self.least / goal, 1.0))
         N, c = self.spot.S.shape
         numbers = self.X.A.size
         product = 8 * numbers / (CACHE_SPEED if 4 * numbers < CACHE else MEMORY_SPEED)

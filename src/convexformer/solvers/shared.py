@@ -38,6 +38,7 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 FEWEST = 4  # outputs from which this pays
+FEWEST_ENTRIES = 5e5  # and entries of X: below, a Gram matrix costs nothing
 LARGEST_GRAM, LARGEST_KERNEL = 4000, 6000  # coefficients, samples
 GRAM_RATIO = 1.2  # coefficients per sample up to which their space is the smaller
 LEAST_SKETCH, SKETCH = 32, 96  # outputs of a sketch
@@ -63,6 +64,8 @@ def fits(problem: Problem) -> bool:
         problem.loss.quadratic
         and isinstance(problem.penalty, Token)
         and problem.n_outputs >= FEWEST
+        and problem.design.n_samples * problem.design.n_groups * problem.design.dim
+        >= FEWEST_ENTRIES
         and (_in_coefficients(problem) or problem.design.n_samples <= LARGEST_KERNEL)
     )
 
