@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 
 from ..objective import Array, Task
-from . import Solutions, by_output, skglm, tolerances
+from . import Solutions, by_output, numbers_of, skglm, tolerances
 
 ENVIRONMENT = "peers"
 PACKAGES = skglm.PACKAGES
 
 
+MOST = 15_000_000  # numbers of a design: larger ones of the grid take it minutes to a gap of .1
+
+
 def unfit(task: Task) -> str:
+    if numbers_of(task) > MOST:
+        return f"designs up to {MOST:,} numbers, for its pace"
     return "no intercept in FISTA" if task.intercept else skglm.unfit(task)
 
 
