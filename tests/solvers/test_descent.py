@@ -40,7 +40,7 @@ def steps_first(monkeypatch):
 
 
 def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):
-    problem = made(N=4000, n=10)
+    problem = made(N=40_000, n=8, d=16)
     monkeypatch.setattr(descent, "_Descent", never)
     assert solve(problem, 0.1 * problem.beta_max).converged
 

@@ -59,11 +59,13 @@ def minimise(
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
-        clock.n_iter += 1
         groups, violators = _working_groups(problem, beta, at.Z, point)
-        if not work.columns.take(groups) or _gram_is_quick(problem, len(groups)):
-            work.descends = False
+        if _gram_is_quick(problem, len(groups)):
             break
+        work.descends = work.columns.take(groups)
+        if not work.descends:
+            break
+        clock.n_iter += 1
         descent = _Descent(problem, beta, at, point, groups, work)
         worth = at.primal(problem, beta)
         goal = max(0.5 * tol, ROUNDING) * worth
@@ -80,10 +82,11 @@ def minimise(
 
 
 def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
-    """Whether Newton's method, with a Gram matrix formed once, is done before steps are judged."""
+    """Whether Newton's method, with a Gram matrix formed once, is done about when steps begin."""
     N, p = problem.design.n_samples, n_groups * problem.design.dim
     speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
-    return problem.loss.quadratic and N * p * p / SPEED < 3 * TRIAL * 8 * N * p / speed
+    first_steps = TRIAL * (8 * N * p / speed + STEP)
+    return problem.loss.quadratic and N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps
 
 
 def _working_groups(
