@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         load_model,
     )
     from .plotting import CertificateDisplay, PathDisplay, TokenMapDisplay
+    from .probes import HeadProbe, LayerProbe, probe
     from .problem import Certificate, Offsets
 
 __all__ = [
@@ -44,6 +45,8 @@ __all__ = [
     "ConvexTransformerClassifierCV",
     "ConvexTransformerRegressor",
     "ConvexTransformerRegressorCV",
+    "HeadProbe",
+    "LayerProbe",
     "Offsets",
     "PathDisplay",
     "PooledTokens",
@@ -55,6 +58,7 @@ __all__ = [
     "datasets",
     "load_model",
     "plotting",
+    "probe",
 ]
 
 _SUBPACKAGES = ("activations", "datasets", "plotting")
@@ -67,6 +71,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name.endswith("Display"):
         room = "plotting"
+    elif name in ("HeadProbe", "LayerProbe", "probe"):
+        room = "probes"
     else:
         room = "problem" if name in ("Certificate", "Offsets") else "estimators"
     return getattr(import_module(f".{room}", __name__), name)

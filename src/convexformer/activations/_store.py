@@ -254,7 +254,9 @@ def write_shard(
     # One key only: safetensors does not write several in a fixed order.
     metadata = None if tokens is None else {"tokens": json.dumps(tokens)}
     draft = _draft(path)
-    draft.write_bytes(save(tensors, metadata=metadata))
+    # safetensors takes memory as it lies, whatever the strides.
+    ordered = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    draft.write_bytes(save(ordered, metadata=metadata))
     _settle(draft, path)
 
 

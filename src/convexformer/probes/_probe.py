@@ -1,0 +1,336 @@
+"""``probe``: for every head of a layer, the share of what it writes that is static mixing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from ..activations import Activations
+from ..problem import Certificate
+from ._attention import is_causal, mean_attention
+from ._static import Part, Places, fit_static, mixing, share
+
+Array = NDArray[np.float64]
+
+NEEDED = ("values", "heads", "maps")
+SHARES = (0.6, 0.2, 0.2)  # of texts: to train, to validate, to test
+LEAST_TEXTS = 20
+MOST_AT_ONCE = 4  # heads, because each holds its tokens in memory
+BETAS = np.geomspace(1.0, 1e-3, 16)  # fractions of beta_max
+
+
+@dataclass(frozen=True)
+class HeadProbe:
+    """What is static in a head.
+
+    Attributes
+    ----------
+    head : int
+        Counted from 0.
+    share : float
+        Share of the variance of what the head writes into the layer that static mixing explains,
+        on texts that were neither trained nor validated on. 0 is predicting the training mean; it
+        can be negative.
+    share_error : float
+        Its standard error over test texts.
+    attention_share : float
+        The same of static attention alone: one weight per place, on the simplex.
+    model_attention_share : float
+        The same of the model's own mean attention, frozen; nothing is fitted.
+    names : tuple of str
+        Places: offsets from the target and landmarks.
+    strengths : ndarray of shape (places,)
+        How much a place contributes: deviation of its contribution over that of the head's output.
+    weights : ndarray of shape (places,)
+        How far the certified coefficients of a place only weigh its values: by which number.
+    attention : ndarray of shape (places,)
+        Static attention to the place: the weights on the simplex that explain most.
+    model_attention : ndarray of shape (places,)
+        The model's own mean attention to it; of "mean", what is left.
+    certificate : Certificate
+        Of the fit: by how much, at most, another static mixing could lower its objective.
+    betas, validation : ndarray of shape (B,)
+        Penalties tried, as fractions of beta_max, and the share on validation texts at each.
+    """
+
+    head: int
+    share: float
+    share_error: float
+    attention_share: float
+    model_attention_share: float
+    names: tuple[str, ...]
+    strengths: Array
+    weights: Array
+    attention: Array
+    model_attention: Array
+    certificate: Certificate
+    betas: Array
+    validation: Array
+
+    @property
+    def top(self) -> list[str]:
+        """Places in use, the one that contributes most first."""
+        order = np.argsort(-self.strengths, kind="stable")
+        return [self.names[k] for k in order if self.strengths[k] > 0]
+
+    @property
+    def offset(self) -> str:
+        """The offset that certified mixing weighs most."""
+        return self._largest(self.weights)
+
+    @property
+    def model_offset(self) -> str:
+        """The offset with most of the model's own mean attention."""
+        return self._largest(self.model_attention)
+
+    def _largest(self, by_place: Array) -> str:
+        n_offsets = sum(name.lstrip("+-").isdigit() for name in self.names)
+        return self.names[int(np.argmax(by_place[:n_offsets]))]
+
+    @property
+    def beta(self) -> float:
+        """Penalty of the fit, as a fraction of beta_max."""
+        return float(self.certificate.beta / self.certificate.beta_max)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        described = asdict(self) | {"certificate": self.certificate.to_dict()}
+        described |= {"top": self.top, "offset": self.offset, "model_offset": self.model_offset}
+        return described | {"relative_gap": self.certificate.relative_gap, "beta": self.beta}
+
+
+@dataclass(frozen=True)
+class LayerProbe:
+    """What is static in the heads of a layer.
+
+    Attributes
+    ----------
+    model : str
+    layer, n_layers : int
+    causal : bool
+        Whether attention looks back only.
+    n_texts, n_targets : tuple of int
+        Of training, validation and test.
+    heads : list of HeadProbe
+    seed : int
+    seconds : float
+    """
+
+    model: str
+    layer: int
+    n_layers: int
+    causal: bool
+    n_texts: tuple[int, ...]
+    n_targets: tuple[int, ...]
+    heads: list[HeadProbe]
+    seed: int
+    seconds: float
+
+    @property
+    def agreement(self) -> int:
+        """Heads whose `offset` is that of the model's own mean attention."""
+        return sum(head.offset == head.model_offset for head in self.heads)
+
+    @property
+    def worst_gap(self) -> float:
+        """Largest relative duality gap of all heads."""
+        return max(float(head.certificate.relative_gap) for head in self.heads)
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{head.share:.2f}" for head in self.heads)
+        return (
+            f"LayerProbe({self.model!r}, layer {self.layer} of {self.n_layers}; static shares "
+            f"{shares}; relative gap at most {self.worst_gap:.1e})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        described = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        described["heads"] = [head.to_dict() for head in self.heads]
+        return described | {"agreement": self.agreement, "worst_gap": self.worst_gap}
+
+
+def probe(
+    activations: Activations | str | os.PathLike[str],
+    *,
+    window: int = 8,
+    tol: float = 1e-6,
+    max_texts: int = 2000,
+    seed: int = 0,
+    n_jobs: int | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> LayerProbe:
+    r"""How much of every head is static mixing of its own values?
+
+    What a head writes at target t is predicted from its values at fixed offsets from t and at
+    landmarks (first and last token, mean, separators of pairs), by the convex program
+
+    .. math:: \min_{Z, b}\ \tfrac12 \sum_t \Bigl\|\sum_k V_{t,k} Z_k + b - Y_t\Bigr\|^2
+              + \beta \sum_k w_k \|Z_k\|_F
+
+    at its certified optimum. Texts are split in three: one part trains, one chooses beta, and on
+    the last the share of explained variance is measured. Values and outputs are taken as the
+    output projection writes them into the layer, so that shares do not depend on the head's inner
+    coordinates.
+
+    Parameters
+    ----------
+    activations : Activations or path-like
+        Of :func:`~convexformer.activations.extract`, with values, heads and maps.
+    window : int, default=8
+        Offsets from -window to window; to 0 where attention is causal.
+    tol : float, default=1e-6
+        Relative duality gap.
+    max_texts : int, default=2000
+        Most texts to use; of more, so many are drawn.
+    seed : int, default=0
+        Draws the split.
+    n_jobs : int, optional
+        Heads to work on at once, each on one core; as many as there are cores, at most four, if
+        omitted.
+    report : callable, optional
+        Receives the heads done and their total.
+
+    Returns
+    -------
+    LayerProbe
+    """
+    start = time.perf_counter()
+    found = activations if isinstance(activations, Activations) else Activations.open(activations)
+    _check(found, window, max_texts)
+    texts = _Texts(found, window, _split(found, max_texts, seed))
+    heads = []
+    jobs = (delayed(_probe_head)(texts, head, tol) for head in range(found.n_heads))
+    with threadpool_limits(limits=1):  # heads side by side: their matrices are small
+        for head in Parallel(_workers(n_jobs), prefer="threads", return_as="generator")(jobs):
+            heads.append(head)
+            if report is not None:
+                report(len(heads), found.n_heads)
+    return LayerProbe(
+        model=found.model,
+        layer=found.layer,
+        n_layers=found.n_layers,
+        causal=texts.places.causal,
+        n_texts=tuple(len(part) for part in texts.parts),
+        n_targets=tuple(int(found.lengths[part].sum()) for part in texts.parts),
+        heads=heads,
+        seed=seed,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _workers(n_jobs: int | None) -> int:
+    return min(MOST_AT_ONCE, os.cpu_count() or 1) if n_jobs is None else n_jobs
+
+
+def _check(found: Activations, window: int, max_texts: int) -> None:
+    missing = [kind for kind in NEEDED if kind not in found.keep]
+    if missing:
+        raise ValueError(
+            f"{found.folder} has no {' and no '.join(missing)}; extract again with "
+            f"{', '.join(NEEDED)} kept."
+        )
+    for name, value in (("window", window), ("max_texts", max_texts)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
+
+
+def _split(found: Activations, max_texts: int, seed: int) -> list[NDArray[np.intp]]:
+    """Texts to train, to validate and to test; the same text is never in two of them."""
+    first = {tuple(found.tokens(i)): i for i in reversed(range(len(found)))}
+    different = np.random.default_rng(seed).permutation(sorted(first.values()))[:max_texts]
+    if len(different) < LEAST_TEXTS:
+        raise ValueError(
+            f"a probe needs {LEAST_TEXTS} different texts at least, to train, choose and test on "
+            f"different ones; got {len(different)}."
+        )
+    ends = np.rint(np.cumsum(SHARES)[:-1] * len(different)).astype(int)
+    return [np.sort(part) for part in np.split(different, ends)]
+
+
+class _Texts:
+    """What all heads share: the split, the places, the model's own mean attention."""
+
+    def __init__(self, found: Activations, window: int, parts: list[NDArray[np.intp]]) -> None:
+        self.found, self.parts = found, parts
+        separators = [_inner_separators(found, i) for i in range(len(found))]
+        causal = is_causal(np.asarray(found[int(i)].maps) for i in parts[0])
+        self.places = Places(window, causal, any(np.any(flags) for flags in separators))
+        self.attention = mean_attention(
+            found, (int(i) for i in parts[0]), self.places, separators
+        )  # (heads, places)
+        self.arrays = [self._arrays(part, separators) for part in parts]
+
+    def _arrays(self, part: NDArray[np.intp], separators: list[NDArray]) -> tuple[NDArray, ...]:
+        """Values and outputs of some texts, padded, with masks."""
+        lengths = self.found.lengths[part]
+        n, heads, e = int(lengths.max()), self.found.n_heads, self.found.head_dim
+        V = np.zeros((len(part), n, heads, e), dtype=np.float32)
+        Y, flags = np.zeros_like(V), np.zeros((len(part), n), dtype=bool)
+        for j, i in enumerate(part):
+            text = self.found[int(i)]
+            V[j, : lengths[j]], Y[j, : lengths[j]] = text.values, text.heads
+            flags[j, : lengths[j]] = separators[i]
+        return V, Y, np.arange(n) < lengths[:, None], flags
+
+    def of_head(self, head: int) -> list[Part]:
+        """Tokens and targets of a head, to train, to validate and to test."""
+        axes = _axes(self.found.projection[0][head])
+        parts = []
+        for V, Y, mask, flags in self.arrays:
+            tokens = self.places.tokens(V[:, :, head] @ axes, mask, flags)
+            starts = np.concatenate([[0], mask.sum(axis=1).cumsum()[:-1]])
+            parts.append(Part(tokens, Y[:, :, head][mask] @ axes, starts))
+        return parts
+
+
+def _inner_separators(found: Activations, i: int) -> NDArray[np.bool_]:
+    """Special tokens of a text other than its first and last."""
+    special = found._slice("segments", i) == -1
+    special[[0, -1]] = False
+    return np.asarray(special)
+
+
+def _axes(projection: NDArray[np.floating]) -> NDArray[np.float32]:
+    """``L (e, e)`` with ``|h L| = |h W|`` for all h: lengths as the projection W makes them."""
+    U, s, _ = np.linalg.svd(projection.astype(np.float64), full_matrices=False)
+    return np.asarray(U * s, dtype=np.float32)
+
+
+def _probe_head(texts: _Texts, head: int, tol: float) -> HeadProbe:
+    train, validation, test = texts.of_head(head)
+    if not np.any(np.ptp(train.Y, axis=0)):
+        raise ValueError(f"head {head} writes the same everywhere; there is nothing to explain.")
+    fit = fit_static(train, validation, BETAS, tol)
+    mean = train.Y.mean(axis=0, dtype=np.float64)
+    baseline = test.errors(mean)
+
+    def explained(Z: Array, b: Array) -> tuple[float, float]:
+        return share(test.errors(test.predict(Z, b)), baseline)
+
+    found, error = explained(fit.Z, fit.b)
+    frozen = mixing(texts.attention[head], len(mean))
+    level = mean - train.predict(frozen, np.zeros_like(mean)).mean(axis=0)
+    return HeadProbe(
+        head=head,
+        share=found,
+        share_error=error,
+        attention_share=explained(mixing(fit.attention, len(mean)), fit.attention_b)[0],
+        model_attention_share=explained(frozen, level)[0],
+        names=texts.places.names,
+        strengths=fit.strengths,
+        weights=fit.weights,
+        attention=fit.attention,
+        model_attention=texts.attention[head],
+        certificate=fit.certificate,
+        betas=fit.betas,
+        validation=fit.validation,
+    )

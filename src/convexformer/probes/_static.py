@@ -1,0 +1,252 @@
+r"""Static mixing: what a head writes, from its own values at fixed places.
+
+.. math:: \min_{Z, b}\ \tfrac12 \sum_t \Bigl\|\sum_k V_{t,k} Z_k + b - Y_t\Bigr\|^2
+          + \beta \sum_k w_k \|Z_k\|_F
+
+Tokens :math:`V_{t,k}` are the head's values at offsets from the target t and at landmarks, targets
+:math:`Y_t` what the head writes there. A head that weighs places by :math:`a_k`, whatever they
+hold, has :math:`Z_k = a_k I`. Weights :math:`w_k` are standard deviations of the tokens, so that
+what the penalty charges is a contribution to the output, on whatever scale a token is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from ..problem import Certificate, Offsets, Problem, Squared, Token, TokenDesign
+from ..problem.designs import row_slices
+from ..solvers import solve_path
+
+Array = NDArray[np.float64]
+
+LEAST_WEIGHT = 1e-3  # of the largest: a token that never changes is told from the intercept by none
+HEAVY = 1e3  # beside the largest of the tokens
+CAUSAL_MEAN = "mean so far"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a static head may look.
+
+    Parameters
+    ----------
+    window : int
+        Offsets from ``-window`` to ``window``, to 0 where attention is causal.
+    causal : bool
+        Whether a target sees only what comes before it. Of landmarks the first token remains, and
+        the mean of the tokens so far.
+    separators : bool
+        Whether there are separators within a text, as between the two texts of a pair.
+    """
+
+    window: int
+    causal: bool
+    separators: bool
+
+    @property
+    def offsets(self) -> Offsets:
+        if self.causal:
+            return Offsets(-self.window, 0, ("first",))
+        inner = ("separators",) if self.separators else ()
+        return Offsets(-self.window, self.window, ("first", "last", "mean", *inner))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.offsets.names, *[CAUSAL_MEAN] * self.causal)
+
+    def tokens(
+        self, V: NDArray, mask: NDArray[np.bool_], separators: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """Values at all places of every target: ``(targets, places, e)`` of ``V (N, n, e)``."""
+        tokens = self.offsets.expand(V, mask, separators).astype(np.float32)
+        if not self.causal:
+            return tokens
+        real = np.where(mask[:, :, None], V, 0.0)
+        so_far = real.cumsum(axis=1, dtype=np.float64) / np.arange(1, V.shape[1] + 1)[:, None]
+        return np.concatenate([tokens, so_far[mask][:, None].astype(np.float32)], axis=1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Targets of some texts, one after the other."""
+
+    tokens: NDArray[np.float32]  # (T, places, e)
+    Y: NDArray[np.float32]  # (T, e)
+    starts: NDArray[np.intp]  # where texts begin
+
+    def predict(self, Z: Array, b: Array) -> Array:
+        """Scores ``(T, c)``."""
+        return TokenDesign(self.tokens).predict(Z) + b
+
+    def errors(self, F: Array | NDArray[np.float32]) -> Array:
+        """Squared error of every text: ``(texts,)``."""
+        squares = np.square(self.Y - F, dtype=np.float64).sum(axis=1)
+        return np.add.reduceat(squares, self.starts)
+
+
+class Moments:
+    """Means and second moments of tokens and targets: all that a squared loss knows of them."""
+
+    def __init__(self, part: Part) -> None:
+        self.shape = part.tokens.shape[1:]  # (places, e)
+        T, p, c = len(part.Y), int(np.prod(self.shape)), part.Y.shape[1]
+        total, gram = np.zeros(p + c), np.zeros((p + c, p + c))
+        for rows in row_slices(T, p + c):
+            block = np.concatenate([part.tokens[rows].reshape(-1, p), part.Y[rows]], axis=1)
+            block = block.astype(np.float64)
+            total += block.sum(axis=0)
+            gram += block.T @ block
+        self.mean = total / T
+        self.gram = gram - T * np.outer(self.mean, self.mean)  # centred
+        self.p, self.T = p, T
+
+    @property
+    def token_grams(self) -> Array:
+        """Centred ``V_k' V_k`` of every place: ``(places, e, e)``."""
+        K, e = self.shape
+        each = np.arange(K)
+        return self.gram[: self.p, : self.p].reshape(K, e, K, e)[each, :, each, :]
+
+    @property
+    def token_sizes(self) -> Array:
+        """Sum of squares of every place's centred values: ``(places,)``."""
+        return np.maximum(0.0, np.trace(self.token_grams, axis1=1, axis2=2))
+
+    @property
+    def target_size(self) -> float:
+        """Sum of squares of the centred targets."""
+        return float(np.trace(self.gram[self.p :, self.p :]))
+
+    def weights(self) -> Array:
+        """Penalty weights: standard deviations of tokens, of which the largest is one."""
+        deviations = np.sqrt(self.token_sizes)
+        return np.maximum(deviations / deviations.max(), LEAST_WEIGHT)
+
+    def problem(self, weights: Array) -> Problem:
+        """The training problem in as many rows as there are columns.
+
+        Any R with ``R' R = [V Y]' [V Y]``, centred, gives the same squared errors, so the same
+        objective everywhere as the T targets with an intercept.
+        """
+        values, vectors = np.linalg.eigh(self.gram)
+        R = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        X = np.ascontiguousarray(R[:, : self.p]).reshape(-1, *self.shape)
+        return Problem(TokenDesign(X), Squared(), Token(weights), R[:, self.p :], intercept=False)
+
+    def simplex_weights(self) -> Array:
+        r"""Static attention: :math:`a \ge 0, \sum_k a_k \le 1` for which ``Z_k = a_k I`` is best.
+
+        Nonnegative least squares, with a slack for what goes elsewhere and the sum as a heavy row.
+        """
+        K, e = self.shape
+        blocks = self.gram[: self.p, : self.p].reshape(K, e, K, e)
+        M = np.einsum("kele->kl", blocks)  # <V_k, V_l>
+        r = np.einsum("kee->k", self.gram[: self.p, self.p :].reshape(K, e, e))  # <V_k, Y>
+        values, vectors = np.linalg.eigh(M)
+        roots = np.sqrt(np.maximum(values, 1e-12 * values[-1]))
+        rows = np.zeros((K + 1, K + 1))
+        rows[:K, :K] = roots[:, None] * vectors.T
+        rows[K] = HEAVY * roots[-1]
+        right = np.append(vectors.T @ r / roots, HEAVY * roots[-1])
+        return np.asarray(nnls(rows, right)[0][:K])
+
+    def intercept(self, Z: Array) -> Array:
+        """The best one beside coefficients Z."""
+        return np.asarray(self.mean[self.p :] - self.mean[: self.p] @ Z.reshape(self.p, -1))
+
+
+@dataclass(frozen=True)
+class StaticFit:
+    """The static mixing of one head, chosen on validation texts.
+
+    Attributes
+    ----------
+    Z : ndarray of shape (places, e, e)
+    b : ndarray of shape (e,)
+    certificate : Certificate
+        Of the training problem on all targets, in float64.
+    betas, validation : ndarray of shape (B,)
+        Fractions of beta_max that were tried, and the share explained on validation texts at each.
+    strengths : ndarray of shape (places,)
+        Deviation of what a place contributes, over the deviation of what the head writes.
+    weights : ndarray of shape (places,)
+        The number a for which ``a I`` is nearest to Z_k, in the metric of the place's values.
+    attention : ndarray of shape (places,)
+        Static attention: weights on the simplex that explain most.
+    attention_b : ndarray of shape (e,)
+        Intercept beside these.
+    """
+
+    Z: Array
+    b: Array
+    certificate: Certificate
+    betas: Array
+    validation: Array
+    strengths: Array
+    weights: Array
+    attention: Array
+    attention_b: Array
+
+
+def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> StaticFit:
+    """Certified static mixing for every beta, and the strongest that validation cannot tell from
+    the best: the largest beta within one standard error of it.
+
+    Parameters
+    ----------
+    train, validation : Part
+    betas : ndarray of shape (B,)
+        Fractions of beta_max, decreasing.
+    tol : float
+        Relative duality gap.
+    """
+    moments = Moments(train)
+    weights = moments.weights()
+    small = moments.problem(weights)
+    solutions = list(solve_path(small, (betas * small.beta_max).tolist(), tol=0.5 * tol))
+    predicted = [validation.predict(s.Z, moments.intercept(s.Z)) for s in solutions]
+    errors = np.stack([validation.errors(F) for F in predicted])  # (B, texts)
+    baseline = validation.errors(moments.mean[moments.p :])
+    chosen = solutions[_simplest(errors)]
+    b = moments.intercept(chosen.Z)
+    # What is certified is the problem itself, on all its targets, not its smaller equal.
+    problem = Problem(TokenDesign(train.tokens), Squared(), Token(weights), train.Y)
+    applied = moments.token_grams @ chosen.Z  # V_k' V_k Z_k
+    contributed = np.einsum("kde,kde->k", chosen.Z, applied)
+    sizes = np.maximum(moments.token_sizes, np.finfo(float).tiny)
+    attention = moments.simplex_weights()
+    return StaticFit(
+        Z=chosen.Z,
+        b=b,
+        certificate=problem.certificate(chosen.Z, b, chosen.certificate.beta),
+        betas=betas,
+        validation=1.0 - errors.sum(axis=1) / baseline.sum(),
+        strengths=np.sqrt(np.maximum(0.0, contributed) / moments.target_size),
+        weights=np.trace(applied, axis1=1, axis2=2) / sizes,
+        attention=attention,
+        attention_b=moments.intercept(mixing(attention, moments.shape[1])),
+    )
+
+
+def mixing(weights: Array, e: int) -> Array:
+    """Coefficients ``(places, e, e)`` that only weigh."""
+    return np.asarray(weights[:, None, None] * np.eye(e))
+
+
+def _simplest(errors: Array) -> int:
+    """First row whose errors are, on average, within a standard error of those of the best row."""
+    best = int(np.argmin(errors.sum(axis=1)))
+    excess = errors - errors[best]  # (B, texts): the same texts, so compared text by text
+    deviation = excess.std(axis=1, ddof=1) * np.sqrt(errors.shape[1])
+    return int(np.argmax(excess.sum(axis=1) <= deviation))
+
+
+def share(errors: Array, baseline: Array) -> tuple[float, float]:
+    """Share of the baseline's squared error that is gone, and its standard error over texts."""
+    left = errors.sum() / baseline.sum()
+    spread = np.sqrt(np.sum((errors - left * baseline) ** 2) * len(errors) / (len(errors) - 1))
+    return float(1.0 - left), float(spread / baseline.sum())

@@ -1,0 +1,92 @@
+"""Heads whose answer is known: made by hand, and written as if they had been extracted."""
+
+import numpy as np
+from scipy.special import softmax
+
+from convexformer.activations import Activations, _store
+
+E = 6  # channels of a head
+
+
+def at_offset(offset):
+    """Attends to the token at `offset`, to itself where there is none."""
+
+    def attention(n, rng):
+        source = np.arange(n) + offset
+        source = np.where((source >= 0) & (source < n), source, np.arange(n))
+        return np.eye(n)[source]
+
+    return attention
+
+
+def first(n, rng):
+    return np.eye(n)[np.zeros(n, dtype=int)]
+
+
+def last(n, rng):
+    return np.eye(n)[np.full(n, n - 1)]
+
+
+def uniform(n, rng):
+    return np.full((n, n), 1 / n)
+
+
+def uniform_so_far(n, rng):
+    return np.tri(n) / np.arange(1, n + 1)[:, None]
+
+
+def content(n, rng):
+    """Attends to what a query matches, which has nothing to do with where it stands."""
+    return softmax(8 * rng.normal(size=(n, 4)) @ rng.normal(size=(4, n)), axis=1)
+
+
+def content_so_far(n, rng):
+    scores = 8 * rng.normal(size=(n, 4)) @ rng.normal(size=(4, n))
+    return softmax(np.where(np.tri(n, dtype=bool), scores, -np.inf), axis=1)
+
+
+def mixed(*parts):
+    """A convex combination: ``mixed((0.6, first), (0.4, uniform))``."""
+    return lambda n, rng: sum(weight * attention(n, rng) for weight, attention in parts)
+
+
+def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None):
+    """Activations of a layer with these heads; neighbouring values are alike, as in text.
+
+    `turn (E, E)` writes values in other coordinates, which the output projection undoes.
+    """
+    rng = np.random.default_rng(seed)
+    H = len(kinds)
+    lengths = rng.integers(16, 40, size=n_texts)
+    projection = rng.normal(size=(H, E, 2 * E)).astype(np.float32)
+    folder.mkdir(parents=True, exist_ok=True)
+    _store.Recipe(
+        model="made by hand", weights="", texts="", n_texts=n_texts, layer=0, n_layers=1,
+        n_heads=H, head_dim=E, dim=2 * E, keep=("values", "heads", "maps"), dtype="float32",
+        batch_size=n_texts, max_length=40, truncate=False, torch="", transformers="",
+    ).write(folder)  # fmt: skip
+    values, outputs, maps, segments = [], [], [], []
+    for n in lengths:
+        V = rng.normal(size=(n, H, E))
+        for t in range(1, n):
+            V[t] = 0.6 * V[t - 1] + 0.8 * V[t]
+        A = np.stack([attention(n, rng) for attention in kinds])  # (H, n, n)
+        values.append(V)
+        maps.append(A.reshape(-1))
+        outputs.append(np.einsum("hts,she->the", A, V))
+        segments.append(np.where(np.isin(np.arange(n), [0, n - 1]), -1, 0))
+        if inner_separator:
+            segments[-1][n // 2] = -1
+    if turn is not None:
+        values, outputs = ([part @ turn for part in parts] for parts in (values, outputs))
+        projection = (np.linalg.inv(turn) @ projection).astype(np.float32)
+    packed = {"values": values, "heads": outputs, "maps": maps}
+    tensors = {kind: np.concatenate(parts).astype(np.float32) for kind, parts in packed.items()}
+    tensors["segments"] = np.concatenate(segments).astype(np.int8)
+    tensors["offsets"] = np.zeros((lengths.sum(), 2), dtype=np.int32)
+    tokens = [[f"{i}.{t}" for t in range(n)] for i, n in enumerate(lengths)]
+    _store.write_shard(folder / _store.shard_name(0), tensors, tokens)
+    bias = np.zeros(2 * E, dtype=np.float32)
+    _store.write_shard(folder / _store.PROJECTION, {"weight": projection, "bias": bias})
+    _store.write_json(folder / _store.INDEX, {"lengths": lengths.tolist()})
+    return Activations.open(folder)

@@ -1,0 +1,141 @@
+"""The probe is right about heads whose answer is known by construction."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.probes import heads
+
+from convexformer import ConvexAttentionRegressor, Offsets, probe
+from convexformer.probes import _probe
+from convexformer.probes._static import Moments, fit_static
+
+WINDOW = 5
+NAMED = {f"{o:+d}" if o else "0": heads.at_offset(o) for o in range(-WINDOW, WINDOW + 1)}
+NAMED |= {"first": heads.first, "last": heads.last, "mean": heads.uniform}
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("known")
+    return probe(heads.write(folder, list(NAMED.values())), window=WINDOW)
+
+
+@pytest.mark.parametrize("head", range(len(NAMED)), ids=list(NAMED))
+def test_the_right_place_is_named_every_time(known, head):
+    name, found = list(NAMED)[head], known.heads[head]
+    assert found.top[0] == name
+    assert found.names[np.argmax(found.attention)] == name
+    assert found.attention.max() > 0.75 and found.attention.sum() <= 1 + 1e-6
+    assert found.share > 0.85  # not 1: near the ends a head at an offset attends to itself
+    assert found.certificate.relative_gap <= 1e-6
+    if name not in ("first", "last", "mean"):
+        assert found.offset == found.model_offset == name
+
+
+def test_static_heads_are_static_and_content_is_not(tmp_path):
+    mixture = heads.mixed((0.5, heads.at_offset(-1)), (0.3, heads.first), (0.2, heads.uniform))
+    half = heads.mixed((0.5, heads.at_offset(2)), (0.5, heads.content))
+    found = probe(heads.write(tmp_path, [heads.content, mixture, half]), window=4)
+    content, static, mixed = found.heads
+    assert content.share < 0.2
+    assert static.share > 0.97
+    weights = dict(zip(static.names, static.attention, strict=True))
+    assert weights["-1"] == pytest.approx(0.5, abs=0.03)
+    assert weights["first"] == pytest.approx(0.3, abs=0.05)
+    assert weights["mean"] == pytest.approx(0.2, abs=0.05)
+    assert static.top[:2] == ["-1", "first"]
+    assert mixed.offset == "+2" and content.share < mixed.share < static.share
+    for head in found.heads:  # with more freedom, no worse, but for what training cannot know
+        assert head.share >= head.attention_share - 0.02
+        assert head.attention_share >= head.model_attention_share - 0.02
+        assert 0 < head.share_error < 0.05
+
+
+def test_heads_that_look_back_only(tmp_path):
+    kinds = [heads.at_offset(0), heads.at_offset(-1), heads.at_offset(-3), heads.first]
+    kinds += [heads.uniform_so_far, heads.content_so_far]
+    found = probe(heads.write(tmp_path, kinds), window=4)
+    assert found.causal
+    assert found.heads[0].names == ("-4", "-3", "-2", "-1", "0", "first", "mean so far")
+    tops = [head.top[0] for head in found.heads[:-1]]
+    assert tops == ["0", "-1", "-3", "first", "mean so far"]
+    assert found.heads[4].share > 0.99 and found.heads[5].share < 0.6
+
+
+def test_separators_of_pairs_are_a_landmark(tmp_path):
+    def middle(n, rng):
+        return np.eye(n)[np.full(n, n // 2)]
+
+    found = probe(heads.write(tmp_path, [middle, heads.uniform], inner_separator=True), window=2)
+    assert "separators" in found.heads[0].names
+    assert found.heads[0].top[0] == "separators" and found.heads[0].share > 0.99
+
+
+def test_the_fit_is_that_of_the_estimator(tmp_path):
+    """Its smaller equal problem has the optimum of ``Offsets`` with ``penalty="token"``."""
+    activations = heads.write(
+        tmp_path, [heads.mixed((0.5, heads.at_offset(1)), (0.5, heads.content))]
+    )
+    texts = _probe._Texts(activations, 3, _probe._split(activations, 100, 0))
+    train, validation, _ = texts.of_head(0)
+    betas = np.array([1.0, 0.05])
+    fit = fit_static(train, validation, betas, 1e-9)
+    V, Y, mask, _ = texts.arrays[0]
+    axes = _probe._axes(activations.projection[0][0])
+    model = ConvexAttentionRegressor(
+        beta=0.05,
+        tokens=Offsets(-3, 3, ["first", "last", "mean"]),
+        penalty="token",
+        token_weights=Moments(train).weights(),
+        tol=1e-9,
+    ).fit(V[:, :, 0] @ axes, Y[:, :, 0] @ axes, mask=mask)
+    certificate = fit.certificate
+    assert certificate.primal == pytest.approx(model.certificate_.primal, rel=1e-7)
+    assert certificate.beta_max == pytest.approx(model.beta_max_, rel=1e-6)
+    np.testing.assert_allclose(fit.Z.transpose(2, 0, 1), model.coef_, atol=1e-4)
+
+
+def test_shares_do_not_depend_on_coordinates_or_threads(tmp_path):
+    activations = heads.write(tmp_path / "a", [heads.at_offset(-1), heads.content], n_texts=60)
+    once, again = (probe(activations, window=2, n_jobs=jobs) for jobs in (1, 2))
+    assert repr(once) == repr(again)
+    turn = np.random.default_rng(0).normal(size=(heads.E, heads.E))
+    kinds = [heads.at_offset(-1), heads.content]
+    turned = probe(heads.write(tmp_path / "b", kinds, n_texts=60, turn=turn), window=2)
+    for one, other in zip(once.heads, turned.heads, strict=True):
+        assert one.share == pytest.approx(other.share, abs=1e-4)
+    assert probe(activations, window=2, seed=1).heads[0].share != once.heads[0].share
+
+
+def test_the_same_text_is_in_one_part_only(tmp_path, monkeypatch):
+    activations = heads.write(tmp_path, [heads.first], n_texts=60)
+    monkeypatch.setattr(activations, "tokens", lambda i: ["token", str(i % 30)])
+    parts = _probe._split(activations, 1000, seed=0)
+    assert [len(part) for part in parts] == [18, 6, 6]
+    assert len({i % 30 for part in parts for i in part}) == 30
+
+
+def test_plain_numbers_for_json(tmp_path):
+    done = []
+    activations = heads.write(tmp_path, [heads.first, heads.uniform], n_texts=40)
+    found = probe(tmp_path, window=2, report=lambda *counts: done.append(counts))
+    assert done == [(1, 2), (2, 2)]
+    described = found.to_dict()
+    assert described["agreement"] == found.agreement and len(described["heads"]) == 2
+    assert described["heads"][0]["certificate"]["primal"] > 0
+    assert sum(found.n_targets) == activations.lengths.sum()
+    json.dumps({key: value for key, value in described.items() if key != "heads"})
+
+
+def test_what_cannot_be_probed(tmp_path):
+    with pytest.raises(ValueError, match=r"20 different texts at least.*got 12"):
+        probe(heads.write(tmp_path / "few", [heads.first], n_texts=12))
+    activations = heads.write(tmp_path / "some", [heads.first], n_texts=30)
+    with pytest.raises(ValueError, match="window must be a positive"):
+        probe(activations, window=0)
+    activations.keep = ("heads",)
+    with pytest.raises(ValueError, match="has no values and no maps; extract again"):
+        probe(activations)
+    with pytest.raises(ValueError, match="holds no activations"):
+        probe(tmp_path / "nothing")
