@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from convexformer.experiments import grokking, grokking_jobs, grokking_studies
+from convexformer.experiments import grokking, grokking_jobs, grokking_studies, grokking_timing
 from convexformer.experiments.grokking import Settings, rows
 from convexformer.experiments.grokking_jobs import Job, Recipe, describe, learnt, run_job
 from convexformer.experiments.grokking_ledger import Ledger, OutOfTime
 from convexformer.experiments.grokking_models import KINDS, MLP, Block, make_model
 from convexformer.experiments.grokking_optimizers import Grokfast, OrthoGrad, make_optimizer
 from convexformer.experiments.grokking_studies import CONTESTANTS, depth_grid, gates_within
+from convexformer.experiments.grokking_timing import TimingJob
 
 TINY = Recipe("mlp", options={"dim": 4, "width": 8})
 
@@ -205,11 +206,11 @@ def small(monkeypatch):
     for module, name, value in [
         (grokking_studies, "DECAYS", (1.0, 2.0)),
         (grokking_studies, "TUNING_STEPS", 25),
-        (grokking_studies, "DEPTH_STEPS", 25),
         (grokking, "DEPTH_STEPS", 25),
         (grokking_studies, "ABLATION_STEPS", 25),
         (grokking_studies, "ABLATION_SEEDS", 1),
         (grokking, "BUDGETS", (30_000,)),
+        (grokking_timing, "ROUNDS", 1),
     ]:
         monkeypatch.setattr(module, name, value)
     same = {"train_accuracy": 1.0, "test_accuracy": 0.5, "test_loss": 1.0}
@@ -248,3 +249,45 @@ def test_medians_count_those_that_never_got_there():
 def test_wrong_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Settings(**options)
+
+
+def test_a_part_without_time_does_not_hide_the_next(tmp_path):
+    done, missing = (Job("contest", "mlp", TINY, seed, 25, modulus=7) for seed in (1, 2))
+    Ledger(tmp_path).do(done)
+    ledger = Ledger(tmp_path, max_minutes=0)
+    for job in (missing, done):
+        with ledger.part():
+            ledger.do(job)
+    assert not ledger.complete and [record["seed"] for record in ledger.records] == [1]
+
+
+def test_a_recipe_is_given_up_when_it_can_no_longer_be_first(monkeypatch, tmp_path):
+    settled = {0.1: 400, 0.2: None, 0.3: 300}
+    asked = []
+
+    def run(job, folder):
+        asked.append(job.steps)
+        return job.key | {"settled": settled[job.recipe.lr], "best": 1.0}
+
+    monkeypatch.setattr(Job, "run", run)
+    grid = [Recipe("mlp", lr=lr) for lr in settled]
+    assert grokking_studies.tune(Ledger(tmp_path), "mlp", grid, 1500).lr == 0.3
+    assert asked == [1500, 650, 650]
+
+
+def test_hyperparameters_are_given_anothers_or_chosen(monkeypatch, tmp_path):
+    ledger, tuned = Ledger(tmp_path), Recipe("power", lr=0.5)
+    recipe_for = grokking_studies.recipe_for
+    assert recipe_for(ledger, "no-decay", {}).weight_decay == 0
+    turned = recipe_for(ledger, "orthograd", {"power": tuned})
+    assert turned == replace(tuned, optimizer="orthograd")
+    monkeypatch.setattr(grokking_studies, "tune", lambda ledger, name, grid, steps: grid[-1])
+    assert recipe_for(ledger, "orthograd", {}) == CONTESTANTS["orthograd"].grid()[-1]
+
+
+def test_steps_are_timed_for_all_in_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(grokking_timing, "ROUNDS", 2)
+    job = TimingJob({"tiny": TINY, "wide": replace(TINY, options={"dim": 32, "width": 4000})})
+    record = job.run(tmp_path)
+    assert json.loads(json.dumps(record)) == record and job.key.items() <= record.items()
+    assert 0 < record["milliseconds"]["tiny"] < record["milliseconds"]["wide"]

@@ -37,6 +37,8 @@ class SeveralValues(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
+PAGE = "grokking.md"
+
 Folder = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for finished jobs and results.")
 ]
@@ -45,7 +47,7 @@ Page = Annotated[
     typer.Option(
         metavar="FILE",
         help="Where to write the page; its figures go into figures/ beside it.",
-        show_default="grokking.md in DIR",
+        show_default=f"{PAGE} in DIR",
     ),
 ]
 Moduli = Annotated[list[int] | None, typer.Option("--modulus", help="97, 15 or both.")]
@@ -96,11 +98,12 @@ def grokking(
     settings = experiment.Settings(seeds=seeds, **given)
     with _progress(folder) as report:
         results = experiment.run(folder, settings, max_minutes=max_minutes, report=report)
+    files = _publish(results, folder / PAGE if page is None else page)
     if json:
         told = ("command", "complete", "date", "settings", "rows")
-        emit({key: results[key] for key in told} | {"files": [folder / "results.json"]})
+        emit({key: results[key] for key in told} | {"files": [folder / "results.json", *files]})
     else:
-        _tell(results, [folder / "results.json"])
+        _tell(results, files)
 
 
 QUICK_FIELDS = {
@@ -111,8 +114,33 @@ QUICK_FIELDS = {
 }
 
 
+def _publish(results: dict[str, Any], page: Path) -> list[Path]:
+    """Write the page and its figures."""
+    from convexformer.experiments.grokking_figures import draw_all
+    from convexformer.experiments.grokking_page import render
+    from convexformer.experiments.records import replace
+
+    from ._figures import headless, save
+
+    headless()
+    page.parent.mkdir(parents=True, exist_ok=True)
+    links, files = {}, []
+    for name, figure in draw_all(results).items():
+        links[name] = f"figures/{page.stem}-{name}.png"
+        files.append(page.parent / links[name])
+        save(figure, files[-1])
+    replace(page, render(results, links))
+    return [page, *files]
+
+
 def _load() -> Any:
     """The experiment; a missing package is named, with the line that cures it, before any work."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "figures need matplotlib, which is not installed: pip install matplotlib"
+        ) from error
     try:
         import convexformer.nn  # noqa: F401  # first, because its error says what to install
         from convexformer.experiments import grokking

@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from .grokking_convex import convex_jobs
 from .grokking_jobs import AFTER, LEVEL, Job, Recipe
-from .grokking_ledger import Ledger, OutOfTime, Report
+from .grokking_ledger import Ledger, Report, Task
+from .grokking_small import run_small
 from .grokking_studies import (
     BUDGETS,
     CONTESTANTS,
@@ -23,13 +25,13 @@ from .grokking_studies import (
     QUICK_SEEDS,
     QUICK_STEPS,
     ablation_jobs,
-    choose,
     contest_jobs,
     depth_grid,
-    depth_jobs,
     depth_name,
-    tuning_jobs,
+    recipe_for,
+    tune,
 )
+from .grokking_timing import TimingJob
 from .records import Record, environments, replace
 
 MODULI = (97, 15)
@@ -102,13 +104,11 @@ def run(
     """
     settings = Settings() if settings is None else settings
     ledger = Ledger(folder, max_minutes, report)
-    complete = True
-    try:
-        if 97 in settings.moduli:
-            _run_large(ledger, settings)
-    except OutOfTime:
-        complete = False
-    results = summarise(ledger.records, settings, complete)
+    if 97 in settings.moduli:
+        _run_large(ledger, settings)
+    if 15 in settings.moduli:
+        run_small(ledger, settings.layers)
+    results = summarise(ledger.records, settings, ledger.complete)
     replace(folder / "results.json", json.dumps(results) + "\n")
     return results
 
@@ -117,23 +117,28 @@ def _run_large(ledger: Ledger, settings: Settings) -> None:
     """Modulo 97: contest, ablations and depth, each contestant tuned before it competes."""
     chosen: dict[str, Recipe] = {}
     for name in settings.contestants:
-        tuned = ledger.do_all(tuning_jobs(name))
-        chosen[name] = choose(tuned) if tuned else CONTESTANTS[name].grid()[0]
-        ledger.do_all(contest_jobs(name, chosen[name], settings.seeds))
+        with ledger.part():
+            chosen[name] = recipe_for(ledger, name, chosen)
+            ledger.do_all(contest_jobs(name, chosen[name], settings.seeds))
+    with ledger.part():
+        ledger.do(TimingJob(chosen))
     if "gated" in chosen:
-        ledger.do_all(ablation_jobs(chosen["gated"]))
-    if {1, 2} <= set(settings.layers):
-        _run_depth(ledger, settings.seeds)
+        jobs: list[Task] = [*ablation_jobs(chosen["gated"]), *convex_jobs()]
+        for job in jobs:
+            with ledger.part():
+                ledger.do(job)
+        if {1, 2} <= set(settings.layers):
+            _run_depth(ledger, settings.seeds)
 
 
 def _run_depth(ledger: Ledger, seeds: int) -> None:
-    """The best of as many recipes for one layer as for two, at two numbers of parameters."""
+    """The best of as many recipes for one layer as for two, within the same parameters."""
     for budget in BUDGETS:
         for layers in (1, 2):
-            name = depth_name(layers, budget)
-            grid = depth_grid(layers, budget)
-            best = choose(ledger.do_all(depth_jobs(name, grid)))
-            ledger.do_all(Job("depth", name, best, seed, DEPTH_STEPS) for seed in range(seeds))
+            with ledger.part():
+                name = depth_name(layers, budget)
+                best = tune(ledger, name, depth_grid(layers, budget), DEPTH_STEPS)
+                ledger.do_all(Job("depth", name, best, seed, DEPTH_STEPS) for seed in range(seeds))
 
 
 # What figures, tables and the page are made from ------------------------------------------------
@@ -143,6 +148,7 @@ _ONCE = ("environment", "date")  # stamps that the summary holds once
 
 def summarise(records: list[Record], settings: Settings, complete: bool) -> Record:
     """Medians over seeds, choices of hyperparameters, and all records."""
+    told = [{k: v for k, v in record.items() if k not in _ONCE} for record in records]
     return {
         "experiment": "grokking",
         "command": settings.command(),
@@ -153,8 +159,13 @@ def summarise(records: list[Record], settings: Settings, complete: bool) -> Reco
         "level": LEVEL,
         "after": AFTER,
         "labels": {name: contestant.label for name, contestant in CONTESTANTS.items()},
-        "rows": rows(records),
-        "records": [{k: v for k, v in record.items() if k not in _ONCE} for record in records],
+        "rows": rows([record for record in told if "recipe" in record]),
+        "milliseconds": next(
+            (record["milliseconds"] for record in told if record["study"] == "timing"), {}
+        ),
+        "convex": [record for record in told if record["study"] == "convex"],
+        "small": [record for record in told if record["study"] == "small"],
+        "records": [record for record in told if "recipe" in record],
     }
 
 

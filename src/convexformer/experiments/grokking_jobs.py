@@ -105,67 +105,54 @@ class Job:
         return whole.validation() if self.tuning else whole
 
 
-def run_job(job: Job, folder: Path, report: Callable[[Point], None] | None = None) -> Record:
-    """Train, resuming from a checkpoint in `folder` if there is one; its record.
-
-    Parameters
-    ----------
-    job : Job
-    folder : Path
-        Checkpoints are kept in it while the job runs.
-    report : callable, optional
-        Called with every measurement.
-    """
-    equations, recipe = job.equations(), job.recipe
-    tokens, answers = torch.tensor(equations.tokens), torch.tensor(equations.answers)
-    train = torch.tensor(equations.train)
+def run_job(job: Job, folder: Path) -> Record:
+    """Train, resuming from a checkpoint in `folder` if there is one; its record."""
     with one_thread(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(job.seed)
-        model = make_model(recipe.model, job.modulus, **recipe.options)
-        trainer = Trainer(
-            model,
-            make_optimizer(recipe.optimizer, model, recipe.lr, recipe.weight_decay, recipe.beta),
-            lambda model, x, y: functional.cross_entropy(model(x), y),
-            (tokens[train], answers[train]),
-            Plan(
-                steps=job.steps,
-                batch_size=recipe.batch_size,
-                warmup=WARMUP,
-                clip=recipe.clip,
-                average=recipe.average,
-                measure_every=EVERY,
-                save_every=8 * EVERY,
-                seed=job.seed,
-            ),
-            measure=lambda model: accuracies(model, equations),
-            folder=folder / job.folder,
-        )
-        diverged = _train(trainer, learnt(SETTLED if job.tuning else AFTER, job.tuning), report)
+        trainer = make_trainer(job, folder / job.folder)
+        diverged = False
+        try:
+            trainer.run(stop=learnt(SETTLED if job.tuning else AFTER, job.tuning))
+        except FloatingPointError:
+            diverged = True
     shutil.rmtree(folder / job.folder)
+    model = trainer.averaged
     return (
         job.key
         | describe(trainer.curve)
         | {
             "diverged": diverged,
             "parameters": sum(weights.numel() for weights in model.parameters()),
-            "zero_groups": zero_groups(model),
+            "zero_groups": zero_groups(trainer.model),
             "curve": columns(trainer.curve),
         }
     )
 
 
-def _train(
-    trainer: Trainer,
-    stop: Callable[[list[Point]], bool],
-    report: Callable[[Point], None] | None,
-) -> bool:
-    """Whether training diverged."""
-    told = None if report is None else lambda step, steps, point: report(point)
-    try:
-        trainer.run(stop=stop, report=told)
-    except FloatingPointError:
-        return True
-    return False
+def make_trainer(job: Job, folder: Path | None = None) -> Trainer:
+    """A network with weights drawn by the job's seed, and all that its training needs."""
+    equations, recipe = job.equations(), job.recipe
+    tokens, answers = torch.tensor(equations.tokens), torch.tensor(equations.answers)
+    train = torch.tensor(equations.train)
+    torch.manual_seed(job.seed)
+    model = make_model(recipe.model, job.modulus, **recipe.options)
+    return Trainer(
+        model,
+        make_optimizer(recipe.optimizer, model, recipe.lr, recipe.weight_decay, recipe.beta),
+        lambda model, x, y: functional.cross_entropy(model(x), y),
+        (tokens[train], answers[train]),
+        Plan(
+            steps=job.steps,
+            batch_size=recipe.batch_size,
+            warmup=WARMUP,
+            clip=recipe.clip,
+            average=recipe.average,
+            measure_every=EVERY,
+            save_every=8 * EVERY,
+            seed=job.seed,
+        ),
+        measure=lambda model: accuracies(model, equations),
+        folder=folder,
+    )
 
 
 @torch.no_grad()

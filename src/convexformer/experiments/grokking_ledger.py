@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +23,7 @@ class Task(Protocol):
 
 
 class OutOfTime(Exception):
-    """The time is over; what is finished is kept."""
+    """There is no time to begin another job; what is finished is kept."""
 
 
 class Ledger:
@@ -47,6 +48,7 @@ class Ledger:
         self.file, self.running, self.report = folder / "jobs.jsonl", folder / "running", report
         self.lines = list(read_lines(self.file))
         self.records: list[Record] = []
+        self.complete = True
         self.deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
 
     def do(self, job: Task) -> Record:
@@ -62,6 +64,17 @@ class Ledger:
             self.lines.append(record)
         self.records.append(record)
         return record
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """A part of the work that may be left for later, when there is no time to begin its jobs.
+
+        Parts after it are still asked for, so that what they have finished is in the records.
+        """
+        try:
+            yield
+        except OutOfTime:
+            self.complete = False
 
     def do_all(self, jobs: Iterable[Task]) -> list[Record]:
         """The records of `jobs`, in their order."""

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .grokking_jobs import Job, Recipe
+from .grokking_jobs import SETTLED, Job, Recipe
+from .grokking_ledger import Ledger
 from .records import Record
 
-RATES = (0.003, 0.01, 0.02)
+RATES = (0.01, 0.02, 0.003)
 DECAYS = (0.5, 1.0, 2.0)
-BETAS = (1e-4, 2e-4, 5e-4)  # of the group lasso, in place of the decay of Z
+BETAS = (3e-4, 1e-3, 3e-3)  # of the group lasso, in place of the decay of Z
 TUNING_SEED, TUNING_STEPS = 1000, 1500
 QUICK = Recipe("gated", lr=0.01, weight_decay=2.0)
 QUICK_SEEDS, QUICK_STEPS = 3, 1100  # 600 to reach 99 %, 500 to stay there
@@ -25,7 +26,11 @@ QUICK_SEEDS, QUICK_STEPS = 3, 1100  # 600 to reach 99 %, 500 to stay there
 
 @dataclass(frozen=True)
 class Contestant:
-    """A network and an optimiser. With `fixed` hyperparameters there is nothing to choose."""
+    """A network and an optimiser.
+
+    With `fixed` hyperparameters there is nothing to choose; with those of another (`like`), nothing
+    either, where steps are too dear to try a grid.
+    """
 
     label: str
     model: str
@@ -33,6 +38,7 @@ class Contestant:
     layers: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     fixed: Recipe | None = None
+    like: str | None = None
     steps: int = 3000
     seeds: int = 5  # at most
 
@@ -63,19 +69,18 @@ CONTESTANTS: dict[str, Contestant] = {
         "standard block, Power et al.'s recipe", "power", fixed=plain("power", 1.0), steps=8000
     ),
     "grokfast": Contestant("standard block, Grokfast", "power", "grokfast"),
-    "orthograd": Contestant("standard block, OrthoGrad", "power", "orthograd"),
+    "orthograd": Contestant(
+        "standard block, OrthoGrad", "power", "orthograd", like="power", seeds=3
+    ),
     "prox": Contestant("gated layer, group lasso", "gated", "prox"),
-    "paper": Contestant("the paper's block, tuned", "paper"),
+    "paper": Contestant("the paper's block, tuned", "paper", seeds=3),
     "simplex": Contestant("simplex attention and ReLU", "simplex", steps=2000, seeds=3),
     "gated-2": Contestant("2 gated layers", "gated", layers=2, options=deep(2)),
-    "gated-4": Contestant("4 gated layers", "gated", layers=4, options=deep(4), seeds=3),
+    "gated-4": Contestant(
+        "4 gated layers", "gated", layers=4, options=deep(4), like="gated-2", steps=1500, seeds=3
+    ),
     "power-2": Contestant(
-        "2 standard blocks, Power et al.'s recipe",
-        "power",
-        layers=2,
-        fixed=plain("power", 1.0, n_layers=2),
-        steps=4000,
-        seeds=3,
+        "2 standard blocks", "power", layers=2, options=deep(2), like="power", steps=2000, seeds=3
     ),
     "paper-default": Contestant(
         "the paper's block, Power et al.'s recipe",
@@ -90,12 +95,28 @@ CONTESTANTS: dict[str, Contestant] = {
 }
 
 
-def tuning_jobs(name: str) -> list[Job]:
-    """One job per recipe of a contestant's grid; none where there is nothing to choose."""
+def tune(ledger: Ledger, name: str, grid: list[Recipe], steps: int) -> Recipe:
+    """Try a grid on the validation part and choose.
+
+    A recipe is given up once it can no longer settle before the best so far.
+    """
+    records: list[Record] = []
+    for recipe in grid:
+        best = min((r["settled"] for r in records if r["settled"] is not None), default=steps)
+        most = min(steps, best + SETTLED)
+        records.append(ledger.do(Job("tuning", name, recipe, TUNING_SEED, most)))
+    return choose(records)
+
+
+def recipe_for(ledger: Ledger, name: str, chosen: dict[str, Recipe]) -> Recipe:
+    """A contestant's hyperparameters: given, another's, or chosen from the grid."""
     contestant = CONTESTANTS[name]
     if contestant.fixed is not None:
-        return []
-    return [Job("tuning", name, recipe, TUNING_SEED, TUNING_STEPS) for recipe in contestant.grid()]
+        return contestant.fixed
+    if contestant.like in chosen:
+        base = chosen[contestant.like]
+        return replace(base, optimizer=contestant.optimizer, options=contestant.options)
+    return tune(ledger, name, contestant.grid(), TUNING_STEPS)
 
 
 def choose(records: Iterable[Record]) -> Recipe:
@@ -115,7 +136,7 @@ def contest_jobs(name: str, recipe: Recipe, seeds: int) -> list[Job]:
 
 # One thing changed at a time --------------------------------------------------------------------
 
-ABLATION_STEPS, ABLATION_SEEDS = 1000, 3
+ABLATION_STEPS, ABLATION_SEEDS = 700, 3
 
 
 def ablations(base: Recipe) -> dict[str, Recipe]:
@@ -130,12 +151,10 @@ def ablations(base: Recipe) -> dict[str, Recipe]:
         "no readout": shape(readout=False),
         "learning rate / 2": replace(base, lr=base.lr / 2),
         "learning rate / 10": replace(base, lr=base.lr / 10),
-        "decay / 2": replace(base, weight_decay=base.weight_decay / 2),
         "no decay": replace(base, weight_decay=0.0),
         "no clipping, no averaging": replace(base, clip=None, average=None),
         "32 gates": shape(n_gates=32),
         "256 gates": shape(n_gates=256),
-        "width 16": shape(dim=16),
         "width 64": shape(dim=64),
         "all samples at once": replace(base, batch_size=None),
         "ReLU MLP in its place": replace(base, model="mlp", options={}),
@@ -154,7 +173,7 @@ def ablation_jobs(base: Recipe) -> list[Job]:
 # One layer against two, at equal parameters -----------------------------------------------------
 
 DEPTH_STEPS = 1500
-BUDGETS = (140_000, 400_000)
+BUDGETS = (140_000,)  # at 400,000 one layer and two are contestants
 
 
 def gates_within(budget: int, layers: int, dim: int, modulus: int = 97) -> int:
@@ -185,14 +204,9 @@ def depth_grid(layers: int, budget: int) -> list[Recipe]:
             },
         )
         for dim in (16, 32)
-        for lr in RATES[1:]
+        for lr in RATES[:2]
         for decay in DECAYS[1:]
     ]
-
-
-def depth_jobs(name: str, grid: list[Recipe]) -> list[Job]:
-    """One job per recipe of a grid, to choose from."""
-    return [Job("tuning", name, recipe, TUNING_SEED, DEPTH_STEPS) for recipe in grid]
 
 
 def depth_name(layers: int, budget: int) -> str:

@@ -1,0 +1,127 @@
+"""The literal convex layer on modular division: fixed embeddings, solved to a certificate.
+
+Here everything is convex, and nothing is left to chance, learning rates or patience: what the layer
+cannot do at its certified optimum, no training of it can. Embeddings are random, or taken from a
+trained gated network of the same training half and then fixed, which tells what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from ..datasets import ModularDivision, modular_division
+from ..estimators import (
+    ConvexAttentionClassifier,
+    ConvexAttentionRegressor,
+    ConvexTransformerClassifier,
+    ConvexTransformerRegressor,
+)
+from .grokking_jobs import Job, make_trainer, one_thread
+from .grokking_studies import QUICK
+from .records import Record
+
+DIM = 32
+LOSSES = {"squared": 1e-6, "softmax": 1e-3}  # relative gaps to solve to
+EMBEDDINGS = ("random", "learnt")
+GATES = (0, 16, 64)
+BETAS = (0.1, 0.01)  # fractions of the strength at which all is zero
+MAX_SECONDS = 100.0
+LEARNING_STEPS = 500  # of the network whose embeddings are taken
+
+
+@dataclass(frozen=True)
+class ConvexJob:
+    """One convex program: its embedding, loss, number of gates and strength of the penalty."""
+
+    embedding: str
+    loss: str
+    gates: int
+    beta: float
+    seed: int = 0
+    modulus: int = 97
+    study: str = "convex"
+
+    @property
+    def key(self) -> Record:
+        """What a finished job must agree with to count as this one."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"convex: {self.loss} loss, {self.embedding} embedding, {self.gates} gates"
+
+    def run(self, folder: Path) -> Record:
+        """Solve, certify, and say how well the optimum tells the answers."""
+        equations = modular_division(self.modulus, seed=self.seed)
+        E = EMBED[self.embedding](equations, self.seed)  # (p + 2, d)
+        X, y, train = E[equations.tokens], equations.answers, equations.train  # (N, 4, d), (N,)
+        start = time.process_time()
+        with warnings.catch_warnings(), one_thread():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the gap is told
+            model = self._fit(X[train], y[train])
+        certificate = model.certificate_
+        return self.key | {
+            "seconds": round(time.process_time() - start, 2),
+            "relative_gap": certificate.relative_gap,
+            "train_accuracy": self._accuracy(model, X[train], y[train]),
+            "test_accuracy": self._accuracy(model, X[equations.test], y[equations.test]),
+            "coefficients": int(np.size(model.coef_)),
+        }
+
+    def _fit(self, X: NDArray[np.float64], y: NDArray[np.int64]) -> Any:
+        options: dict[str, Any] = {
+            "beta": self.beta,
+            "penalty": "token",
+            "tol": LOSSES[self.loss],
+            "max_time": MAX_SECONDS,
+        }
+        if self.gates:
+            drawn = {"n_gates": self.gates, "gates": "gaussian", "random_state": self.seed}
+            kinds: Any = (ConvexTransformerRegressor, ConvexTransformerClassifier)
+        else:
+            drawn, kinds = {}, (ConvexAttentionRegressor, ConvexAttentionClassifier)
+        if self.loss == "squared":
+            return kinds[0](**options, **drawn).fit(X, np.eye(self.modulus)[y])
+        return kinds[1](**options, **drawn).fit(X, y)
+
+    def _accuracy(self, model: Any, X: NDArray[np.float64], y: NDArray[np.int64]) -> float:
+        told = model.predict(X)
+        return float(np.mean((told.argmax(1) if self.loss == "squared" else told) == y))
+
+
+def random_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float64]:
+    """Gaussian rows of about unit length, ``(p + 2, d)``."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(equations.vocabulary, DIM)) / DIM**0.5
+
+
+def learnt_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float64]:
+    """Rows that a gated network has learnt from the training half, ``(p + 2, d)``."""
+    job = Job("convex", "gated", QUICK, seed, LEARNING_STEPS, modulus=equations.modulus)
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        trainer = make_trainer(job)
+        trainer.run()
+    E: torch.Tensor = trainer.averaged.get_parameter("embedding.weight").detach()
+    return E.numpy().astype(np.float64)
+
+
+EMBED = {"random": random_embedding, "learnt": learnt_embedding}
+
+
+def convex_jobs() -> list[ConvexJob]:
+    """Every program to solve."""
+    squared = [
+        ConvexJob(embedding, "squared", gates, beta)
+        for embedding in EMBEDDINGS
+        for gates in GATES
+        for beta in BETAS
+    ]
+    return squared + [ConvexJob(embedding, "softmax", 16, 0.1) for embedding in EMBEDDINGS]

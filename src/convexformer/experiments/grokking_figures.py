@@ -1,0 +1,216 @@
+"""The figures of the grokking experiment, from its results; bands are over seeds or splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from numpy.typing import NDArray
+
+from ..plotting._style import FAINT, HUES, INK, MUTED, STYLE
+from .grokking_small import SMALL
+from .records import Record
+
+Array = NDArray[np.float64]
+
+COLORS = {
+    "gated": HUES[0],
+    "gated-2": HUES[6],
+    "gated-4": HUES[6],
+    "prox": HUES[5],
+    "power": HUES[1],
+    "power-default": HUES[3],
+    "power-2": HUES[4],
+    "power-4": HUES[4],
+    "no-decay": HUES[7],
+    "mlp": HUES[2],
+    "square": HUES[8],
+    "hypercube": MUTED,
+}
+PANELS = {
+    "train_accuracy": "training accuracy",
+    "test_accuracy": "test accuracy",
+    "test_loss": "test loss",
+}
+FONT = STYLE | {"font.size": 9, "axes.titlesize": 10.5}
+
+
+def draw_all(results: Record) -> dict[str, Figure]:
+    """Every figure for which there are results, by name."""
+    contest = [record for record in results["records"] if record["study"] == "contest"]
+    names = {record["name"] for record in contest}
+    figures: dict[str, Figure] = {}
+    with rc_context(FONT):
+        one = [n for n in ("gated", "mlp", "power", "power-default", "no-decay") if n in names]
+        two = [n for n in ("gated", "gated-2", "power", "power-2") if n in names]
+        if one:
+            figures["mod97"] = draw_curves(contest, one, results["labels"])
+            figures["bars"] = draw_bars(results)
+        if {"gated-2", "power-2"} & names:
+            figures["depth"] = draw_curves(contest, two, results["labels"])
+        if any(record.get("setting") for record in results["small"]):
+            figures["mod15"] = draw_small(results["small"])
+        if any(row["study"] == "ablation" for row in results["rows"]):
+            figures["ablations"] = draw_ablations(results)
+    return figures
+
+
+def panels(count: int, width: float = 3.1, height: float = 2.5) -> tuple[Figure, list[Axes]]:
+    """A row of empty panels with room for a legend below."""
+    from matplotlib import pyplot as plt  # chooses a backend: only when a figure is wanted
+
+    figure, axes = plt.subplots(
+        1, count, figsize=(width * count, height + 0.8), squeeze=False, layout="constrained"
+    )
+    return figure, list(axes[0])
+
+
+# Curves over steps ------------------------------------------------------------------------------
+
+
+def draw_curves(records: list[Record], names: list[str], labels: Mapping[str, str]) -> Figure:
+    """Training accuracy, test accuracy and test loss; lines are medians, bands all seeds."""
+    figure, axes = panels(3)
+    for ax, (key, title) in zip(axes, PANELS.items(), strict=True):
+        for name in names:
+            mine = [record["curve"] for record in records if record["name"] == name]
+            steps, values = on_one_grid(mine, key)
+            low, middle, high = values.min(0), np.median(values, 0), values.max(0)
+            band(ax, steps, (low, middle, high), COLORS[name], labels[name])
+        dress(ax, title, "step")
+    legend(figure, axes[0])
+    return figure
+
+
+def on_one_grid(curves: list[Record], key: str) -> tuple[Array, Array]:
+    """Steps and values ``(seeds, steps)``; a run that ended early keeps its last value."""
+    steps = np.unique(np.concatenate([curve["step"] for curve in curves]))
+    return steps, np.array([np.interp(steps, curve["step"], curve[key]) for curve in curves])
+
+
+def band(
+    ax: Axes, steps: Array, heights: tuple[Array, Array, Array], color: str, label: str
+) -> None:
+    low, middle, high = heights
+    shown = steps > 0  # the axis is logarithmic
+    ax.fill_between(steps[shown], low[shown], high[shown], color=color, alpha=0.18, linewidth=0)
+    ax.plot(steps[shown], middle[shown], color=color, linewidth=1.5, label=label)
+
+
+def log_steps(axis: Axis) -> None:
+    """Few round numbers, and no powers of ten to decipher."""
+    axis.set_major_locator(LogLocator(subs=(1, 3)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def dress(ax: Axes, title: str, below: str) -> None:
+    ax.set_title(title)
+    ax.set_xscale("log")
+    log_steps(ax.xaxis)
+    ax.set_xlabel(below)
+    if "accuracy" in title:
+        ax.axhline(0.99, color=FAINT, linewidth=0.9, zorder=0)
+        ax.set_ylim(-0.02, 1.03)
+        ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    else:
+        ax.set_yscale("log")
+
+
+def legend(figure: Figure, ax: Axes, columns: int = 3) -> None:
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(columns, len(labels)),
+        frameon=False,
+        fontsize=8.5,
+    )
+
+
+# Modulo 15 --------------------------------------------------------------------------------------
+
+
+def draw_small(records: list[Record]) -> Figure:
+    """Test accuracy at both shares and test loss at the larger; bands are quartiles of splits."""
+    shares = sorted({r["share"] for r in records if r["setting"]}, reverse=True)
+    figure, axes = panels(len(shares) + 1)
+    shown = [(share, "test", "test accuracy") for share in shares] + [
+        (shares[0], "test_loss", "test loss")
+    ]
+    for ax, (share, key, title) in zip(axes, shown, strict=True):
+        for record in records:
+            squares = SMALL[record["name"]].squares and key == "test_loss"
+            if record["setting"] and record["share"] == share and not squares:
+                curve = record["curve"]
+                values = [np.array(curve[key][part]) for part in ("low", "median", "high")]
+                small = SMALL[record["name"]]
+                steps = np.array(curve["step"], dtype=np.float64)
+                heights = (values[0], values[1], values[2])
+                band(ax, steps, heights, COLORS[record["name"]], small.label)
+        dress(ax, f"{title}, {share:.0%} to train on", "step")
+    legend(figure, axes[0], columns=4)
+    return figure
+
+
+# Bars -------------------------------------------------------------------------------------------
+
+
+def draw_bars(results: Record) -> Figure:
+    """Steps to 99 %, and from 99 % in training to 99 % in test: bars are medians, dots seeds."""
+    rows = [row for row in results["rows"] if row["study"] == "contest" and row["reached"]]
+    rows.sort(key=lambda row: row["steps_to_99"] or np.inf)
+    contest = [record for record in results["records"] if record["study"] == "contest"]
+    seeds = {
+        row["name"]: [r for r in contest if r["name"] == row["name"] and r["steps_to_99"]]
+        for row in rows
+    }
+    labels = [results["labels"][row["name"]] for row in rows]
+    colors = [COLORS.get(row["name"], MUTED) for row in rows]
+    until = [[r["steps_to_99"] for r in seeds[row["name"]]] for row in rows]
+    gaps = [
+        [max(r["steps_to_99"] - r["steps_to_fit"], 1.0) for r in seeds[row["name"]]] for row in rows
+    ]
+    figure, (left, right) = panels(2, width=4.6, height=0.24 * len(rows) + 0.4)
+    horizontal(left, labels, until, colors, "steps to 99 % test accuracy")
+    horizontal(right, [""] * len(rows), gaps, colors, "steps between 99 % in training and in test")
+    return figure
+
+
+def draw_ablations(results: Record) -> Figure:
+    """Steps to 99 % of every change to the gated layer's recipe."""
+    rows = [row for row in results["rows"] if row["study"] == "ablation"]
+    steps = [[s for s in row["all_steps_to_99"] if s is not None] for row in rows]
+    labels = [f"{row['name']} ({row['reached']} of {row['seeds']})" for row in rows]
+    colors = [HUES[0] if row["name"] == "as chosen" else MUTED for row in rows]
+    figure, (ax,) = panels(1, width=6.4, height=0.24 * len(rows) + 0.2)
+    horizontal(ax, labels, steps, colors, "steps to 99 % test accuracy (seeds that reached it)")
+    for place, row in enumerate(rows):
+        if not row["reached"]:
+            words = f"not in {row['last_step']:.0f} steps; best {row['best']:.0%}"
+            ax.text(0.01, place, words, va="center", fontsize=8, transform=ax.get_yaxis_transform())
+    return figure
+
+
+def horizontal(
+    ax: Axes, labels: list[str], values: Iterable[list[float]], colors: list[str], title: str
+) -> None:
+    """Bars of medians from above to below, with a dot for every seed."""
+    for place, (mine, color) in enumerate(zip(values, colors, strict=True)):
+        if mine:
+            ax.barh(place, np.median(mine), color=color, alpha=0.75, height=0.62)
+            style: dict[str, Any] = {"color": INK, "s": 9, "zorder": 3, "linewidths": 0}
+            ax.scatter(mine, [place] * len(mine), **style)
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xscale("log")
+    log_steps(ax.xaxis)
+    ax.set_xlabel(title)
