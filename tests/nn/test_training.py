@@ -234,7 +234,7 @@ def test_tensorboard_gets_every_point_and_is_named_where_it_is_missing(tmp_path,
     names = [("step", 0), ("seconds", 0), ("step", 10), ("seconds", 10), ("loss", 10)]
     assert told == [(str(tmp_path), 1), *names, "closed"]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ImportError, match="pip install tensorboard"):
+    with pytest.raises(ImportError, match=r"pip install .convexformer\[tensorboard\]"):
         trainer.run()
 
 

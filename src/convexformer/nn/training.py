@@ -353,7 +353,7 @@ def tensorboard(folder: Path, step: int) -> Iterator[Write]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError(
-            "TensorBoard is not installed: pip install tensorboard, or train without it"
+            'TensorBoard is not installed: pip install "convexformer[tensorboard]"'
         ) from error
     board = SummaryWriter(str(folder), purge_step=step + 1)
 
