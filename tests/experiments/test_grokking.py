@@ -279,7 +279,7 @@ def test_hyperparameters_are_given_anothers_or_chosen(monkeypatch, tmp_path):
     ledger, tuned = Ledger(tmp_path), Recipe("power", lr=0.5)
     recipe_for = grokking_studies.recipe_for
     assert recipe_for(ledger, "no-decay", {}).weight_decay == 0
-    turned = recipe_for(ledger, "orthograd", {"power": tuned})
+    turned = recipe_for(ledger, "orthograd", {"power-slow": tuned})
     assert turned == replace(tuned, optimizer="orthograd")
     monkeypatch.setattr(grokking_studies, "tune", lambda ledger, name, grid, steps: grid[-1])
     assert recipe_for(ledger, "orthograd", {}) == CONTESTANTS["orthograd"].grid()[-1]

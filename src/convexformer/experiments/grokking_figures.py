@@ -25,9 +25,10 @@ COLORS = {
     "gated-4": HUES[6],
     "prox": HUES[5],
     "power": HUES[1],
+    "power-slow": HUES[4],
     "power-default": HUES[3],
-    "power-2": HUES[4],
-    "power-4": HUES[4],
+    "power-2": HUES[3],
+    "power-4": HUES[3],
     "no-decay": HUES[7],
     "mlp": HUES[2],
     "square": HUES[8],
@@ -47,8 +48,8 @@ def draw_all(results: Record) -> dict[str, Figure]:
     names = {record["name"] for record in contest}
     figures: dict[str, Figure] = {}
     with rc_context(FONT):
-        one = [n for n in ("gated", "mlp", "power", "power-default", "no-decay") if n in names]
-        two = [n for n in ("gated", "gated-2", "power", "power-2") if n in names]
+        one = [n for n in ("gated", "mlp", "power-slow", "power-default", "no-decay") if n in names]
+        two = [n for n in ("gated", "gated-2", "power-slow", "power-2") if n in names]
         if one:
             figures["mod97"] = draw_curves(contest, one, results["labels"])
             figures["bars"] = draw_bars(results)

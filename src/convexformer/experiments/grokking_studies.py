@@ -63,24 +63,32 @@ def deep(layers: int) -> dict[str, Any]:
 
 CONTESTANTS: dict[str, Contestant] = {
     "gated": Contestant("gated layer", "gated"),
-    "power": Contestant("standard block, tuned", "power"),
+    "power": Contestant("standard block, chosen from the grid", "power"),
+    "power-slow": Contestant(
+        "standard block, learning rate 0.003, decay 1", "power", fixed=Recipe("power", lr=0.003)
+    ),
     "mlp": Contestant("ReLU MLP", "mlp"),
     "power-default": Contestant(
         "standard block, Power et al.'s recipe", "power", fixed=plain("power", 1.0), steps=8000
     ),
     "grokfast": Contestant("standard block, Grokfast", "power", "grokfast"),
     "orthograd": Contestant(
-        "standard block, OrthoGrad", "power", "orthograd", like="power", seeds=3
+        "standard block, OrthoGrad", "power", "orthograd", like="power-slow", seeds=3
     ),
     "prox": Contestant("gated layer, group lasso", "gated", "prox"),
-    "paper": Contestant("the paper's block, tuned", "paper", seeds=3),
+    "paper": Contestant("the paper's block", "paper", seeds=3),
     "simplex": Contestant("simplex attention and ReLU", "simplex", steps=2000, seeds=3),
     "gated-2": Contestant("2 gated layers", "gated", layers=2, options=deep(2)),
     "gated-4": Contestant(
         "4 gated layers", "gated", layers=4, options=deep(4), like="gated-2", steps=1500, seeds=3
     ),
     "power-2": Contestant(
-        "2 standard blocks", "power", layers=2, options=deep(2), like="power", steps=2000, seeds=3
+        "2 standard blocks",
+        "power",
+        layers=2,
+        fixed=Recipe("power", lr=0.003, options=deep(2)),
+        steps=2000,
+        seeds=3,
     ),
     "paper-default": Contestant(
         "the paper's block, Power et al.'s recipe",
