@@ -197,7 +197,7 @@ def test_letters_are_not_scaled():
 def test_appended_tokens_are_scaled_and_letters_are_not(letters):
     data, pooled = splice_part() if letters else toy(), CONTESTANTS["pooled"]
     train = predictive.split(data, 0).train
-    X, n = predictive._tokens(data, pooled, train), data.X.shape[1]
+    X, n = predictive.tokens_for(data, pooled, train), data.X.shape[1]
     assert X.shape[1] == n + 2
     assert np.array_equal(X[:, :n], data.X) == letters
     np.testing.assert_allclose(X[train, n:].mean(axis=0), 0, atol=1e-12)

@@ -87,7 +87,7 @@ def _five_parts(data: TokenDataset) -> Iterator[Rows]:
 def run_job(data: TokenDataset, contestant: Contestant, seed: int) -> Record:
     """Fit all configurations, choose by validation, test the chosen one."""
     rows = split(data, seed)
-    X, metric = _tokens(data, contestant, rows.train), METRICS.get(data.name, "accuracy")
+    X, metric = tokens_for(data, contestant, rows.train), METRICS.get(data.name, "accuracy")
     validation = X[rows.validation], data.y[rows.validation]
     extra = {"validation": validation} if contestant.watches else {}
     start, scores, seconds, gaps = time.process_time(), [], [], []
@@ -119,7 +119,7 @@ def run_job(data: TokenDataset, contestant: Contestant, seed: int) -> Record:
     }
 
 
-def _tokens(data: TokenDataset, contestant: Contestant, train: Rows) -> NDArray[Any]:
+def tokens_for(data: TokenDataset, contestant: Contestant, train: Rows) -> NDArray[Any]:
     """The tokens a contestant sees: letters as they are, all else scaled on the training part."""
     X = data.X
     if contestant.tokens is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -71,6 +72,14 @@ class TransformerClassifier:
     epochs, patience, batch_size : int
     random_state : int
 
+    Attributes
+    ----------
+    network_ : torch.nn.Module
+    steps_ : int
+        Steps until the best epoch ended.
+    seconds_ : float
+        Processor time until then, looks at the validation part included.
+
     Examples
     --------
     >>> import numpy as np
@@ -110,26 +119,32 @@ class TransformerClassifier:
         held_out_labels = torch.as_tensor(np.searchsorted(self.classes_, validation[1]))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.random_state)
-            self.network_ = _Encoder(
-                X.shape[1:], len(self.classes_), self.width, self.layers, self.dropout
-            )
+            self.network_ = self._build(X.shape[1:], len(self.classes_))
             losses: list[float] = []
             best: dict[str, Tensor] = {}
-            for _ in self._train(tokens, labels):
+            start = time.process_time()
+            for steps in self._train(tokens, labels):
                 loss = nn.functional.cross_entropy(self._logits(held_out), held_out_labels).item()
                 if loss < min(losses, default=np.inf):
                     best = copy.deepcopy(self.network_.state_dict())
+                    self.steps_, self.seconds_ = steps, time.process_time() - start
                 losses.append(loss)
                 if len(losses) - 1 - int(np.argmin(losses)) >= self.patience:
                     break
         self.network_.load_state_dict(best)
         return self
 
-    def _train(self, tokens: Tensor, labels: Tensor) -> Iterator[None]:
-        """Train, giving way after every epoch."""
-        optimiser = torch.optim.AdamW(
+    def _build(self, shape: tuple[int, ...], n_classes: int) -> nn.Module:
+        return _Encoder(shape, n_classes, self.width, self.layers, self.dropout)
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
             self.network_.parameters(), self.learning_rate, weight_decay=self.weight_decay
         )
+
+    def _train(self, tokens: Tensor, labels: Tensor) -> Iterator[int]:
+        """Train, giving way after every epoch with the number of steps so far."""
+        optimiser, steps = self._optimiser(), 0
         for _ in range(self.epochs):
             self.network_.train()
             for batch in torch.randperm(len(tokens)).split(self.batch_size):
@@ -137,7 +152,8 @@ class TransformerClassifier:
                 nn.functional.cross_entropy(self.network_(tokens[batch]), labels[batch]).backward()
                 nn.utils.clip_grad_norm_(self.network_.parameters(), 1.0)
                 optimiser.step()
-            yield
+                steps += 1
+            yield steps
 
     def _logits(self, tokens: Tensor) -> Tensor:
         self.network_.eval()
