@@ -78,10 +78,11 @@ def findings(results: Record) -> list[str]:
         if ours is None or other is None:
             continue
         a, b = cells[ours], cells[other]
+        times = [a[key] / b[key] for key in ("median_seconds", "median_steps")]
         told.append(
             f"{name}: {_label(results, ours)} {_score(a)}, {_label(results, other)} {_score(b)} "
-            f"({a['metric']}): {_verdict(a, b)}, with {a['median_seconds'] / b['median_seconds']:.2g} "
-            f"times its seconds and {a['median_steps'] / b['median_steps']:.2g} times its steps."
+            f"({a['metric']}): {_verdict(a, b)}, with {times[0]:.2g} times its seconds and "
+            f"{times[1]:.2g} times its steps."
         )
         control = cells.get("perceptron")
         if control and control["mean"] >= max(a["mean"], b["mean"]):
