@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking-quick kill-test clean
+.PHONY: help encoder demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick kill-test clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ encoder: $(DEV)  ## Install the encoder `minilm` (90 MB) for extract and probe, 
 
 drop-in: $(DEV)  ## Put the gated layer in a transformer's place; resumes, about 20 minutes
 	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce drop-in --out benchmarks/drop_in --page docs/drop-in.md
+
+grokking: $(DEV)  ## Who learns modular division how soon, and why; resumes, about 3 hours
+	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce grokking --modulus 97 15 --out benchmarks/grokking --page docs/grokking.md
 
 grokking-quick: $(DEV)  ## A gated layer learns division modulo 97, three seeds; about a minute
 	@folder=$$(mktemp -d) && OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce grokking --quick --out $$folder && rm -r $$folder
