@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         beta_max,
         load_model,
     )
-    from .plotting import CertificateDisplay, PathDisplay, TokenMapDisplay
+    from .plotting import CertificateDisplay, PathDisplay, ProbeDisplay, TokenMapDisplay
     from .probes import HeadProbe, LayerProbe, probe
     from .problem import Certificate, Offsets
 
@@ -50,6 +50,7 @@ __all__ = [
     "Offsets",
     "PathDisplay",
     "PooledTokens",
+    "ProbeDisplay",
     "TokenMapDisplay",
     "TokenScaler",
     "activations",

@@ -14,6 +14,7 @@ from ._extract import extract
 from ._fit import fit
 from ._path import path
 from ._predict import predict
+from ._probe import probe
 from ._reproduce import reproduce
 
 __all__ = ["app"]
@@ -45,6 +46,6 @@ def main(
     """Attention trained to a certified global optimum."""
 
 
-for command in (demo, fit, path, predict, explain, extract, costs, bench):
+for command in (demo, fit, path, predict, explain, extract, probe, costs, bench):
     app.command()(command)
 app.add_typer(reproduce, name="reproduce")

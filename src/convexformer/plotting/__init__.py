@@ -2,6 +2,7 @@
 
 from .certificate import CertificateDisplay
 from .path import PathDisplay
+from .probe import ProbeDisplay
 from .token_map import TokenMapDisplay
 
-__all__ = ["CertificateDisplay", "PathDisplay", "TokenMapDisplay"]
+__all__ = ["CertificateDisplay", "PathDisplay", "ProbeDisplay", "TokenMapDisplay"]

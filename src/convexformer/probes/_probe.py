@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -25,6 +25,8 @@ SHARES = (0.6, 0.2, 0.2)  # of texts: to train, to validate, to test
 LEAST_TEXTS = 20
 MOST_AT_ONCE = 4  # heads, because each holds its tokens in memory
 BETAS = np.geomspace(1.0, 1e-3, 16)  # fractions of beta_max
+
+_ARRAYS = ("strengths", "weights", "attention", "model_attention", "betas", "validation")
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,16 @@ class HeadProbe:
         described |= {"top": self.top, "offset": self.offset, "model_offset": self.model_offset}
         return described | {"relative_gap": self.certificate.relative_gap, "beta": self.beta}
 
+    @classmethod
+    def from_dict(cls, described: dict[str, Any]) -> Self:
+        """What :meth:`to_dict` described, also after JSON."""
+        given = {name: described[name] for name in cls.__dataclass_fields__}
+        for name in _ARRAYS:
+            given[name] = np.asarray(given[name], dtype=np.float64)
+        c = given["certificate"]
+        certificate = Certificate(*(c[name] for name in ("primal", "dual", "beta", "beta_max")))
+        return cls(**given | {"names": tuple(given["names"]), "certificate": certificate})
+
 
 @dataclass(frozen=True)
 class LayerProbe:
@@ -156,6 +168,15 @@ class LayerProbe:
         described = {name: getattr(self, name) for name in self.__dataclass_fields__}
         described["heads"] = [head.to_dict() for head in self.heads]
         return described | {"agreement": self.agreement, "worst_gap": self.worst_gap}
+
+    @classmethod
+    def from_dict(cls, described: dict[str, Any]) -> Self:
+        """What :meth:`to_dict` described, also after JSON."""
+        given = {name: described[name] for name in cls.__dataclass_fields__}
+        given["heads"] = [HeadProbe.from_dict(head) for head in described["heads"]]
+        for name in ("n_texts", "n_targets"):
+            given[name] = tuple(given[name])
+        return cls(**given)
 
 
 def probe(

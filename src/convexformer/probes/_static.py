@@ -11,6 +11,7 @@ what the penalty charges is a contribution to the output, on whatever scale a to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy.optimize import nnls
 
 from ..problem import Certificate, Offsets, Problem, Squared, Token, TokenDesign
 from ..problem.designs import row_slices
-from ..solvers import solve_path
+from ..solvers import Solution, solve_path
 
 Array = NDArray[np.float64]
 
@@ -208,8 +209,7 @@ def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> Stati
     weights = moments.weights()
     small = moments.problem(weights)
     solutions = list(solve_path(small, (betas * small.beta_max).tolist(), tol=0.5 * tol))
-    predicted = [validation.predict(s.Z, moments.intercept(s.Z)) for s in solutions]
-    errors = np.stack([validation.errors(F) for F in predicted])  # (B, texts)
+    errors = np.stack(list(_errors(validation, moments, solutions)))  # (B, texts)
     baseline = validation.errors(moments.mean[moments.p :])
     chosen = solutions[_simplest(errors)]
     b = moments.intercept(chosen.Z)
@@ -230,6 +230,14 @@ def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> Stati
         attention=attention,
         attention_b=moments.intercept(mixing(attention, moments.shape[1])),
     )
+
+
+def _errors(part: Part, moments: Moments, solutions: list[Solution]) -> Iterator[Array]:
+    """Squared errors of every text at every solution, in one product with the tokens."""
+    together = np.concatenate([solution.Z for solution in solutions], axis=2)
+    scores = TokenDesign(part.tokens).predict(together)  # (T, B * e)
+    for solution, F in zip(solutions, np.split(scores, len(solutions), axis=1), strict=True):
+        yield part.errors(F + moments.intercept(solution.Z))
 
 
 def mixing(weights: Array, e: int) -> Array:

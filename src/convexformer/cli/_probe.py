@@ -1,0 +1,215 @@
+"""``convexformer probe``: how much of every head is static mixing?"""
+
+from __future__ import annotations
+
+import json as jsons
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from . import _options as opt
+from ._console import InputError, check_directory, emit, err, friendly, out
+from ._explain import _check_figure
+from ._extract import MaxLength, Truncate, run_extraction, running
+from ._figures import headless, save
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from convexformer.probes import HeadProbe, LayerProbe
+
+KEEP = ("values", "heads", "maps")
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="As for extract; or a folder that extract wrote, or a file that --json made.",
+    ),
+]
+Texts = Annotated[
+    Path | None,
+    typer.Argument(metavar="[TEXTS]", help="A text per line, or pairs separated by a tab."),
+]
+Layer = Annotated[int | None, typer.Option(min=0, help="Layer to probe, counted from 0.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Keep the activations here, to probe again."),
+]
+Window = Annotated[int, typer.Option(min=1, help="Offsets from -WINDOW to WINDOW.")]
+MaxTexts = Annotated[int, typer.Option(min=20, help="Most texts to use.")]
+Seed = Annotated[int, typer.Option(min=0, help="Draws which texts train, choose and test.")]
+FigureFile = Annotated[Path | None, typer.Option(help="Draw to this file: png, pdf or svg.")]
+
+
+@friendly
+def probe(
+    model: Source,
+    texts: Texts = None,
+    layer: Layer = None,
+    folder: Folder = None,
+    window: Window = 8,
+    max_texts: MaxTexts = 2000,
+    seed: Seed = 0,
+    max_length: MaxLength = None,
+    truncate: Truncate = False,
+    tol: opt.Tol = 1e-6,
+    figure: FigureFile = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:
+    """Say how much of what every head of a layer writes is static mixing, and where it looks.
+
+    Static: the same at every target, whatever the tokens say. Mixing is fitted to its certified
+    optimum, and tested on texts that the fit has not seen.
+    """
+    if figure is not None:
+        _check_figure(figure, force)
+    settings: dict[str, Any] = {"window": window, "max_texts": max_texts}
+    settings |= {"seed": seed, "tol": tol}
+    if model.endswith(".json"):
+        result = _read(Path(model))
+    elif (Path(model) / "recipe.json").is_file():
+        if texts is not None or layer is not None:
+            raise InputError(f"{model} holds activations: leave TEXTS and --layer out.")
+        result = _run(Path(model), settings)
+    elif texts is None or layer is None:
+        raise InputError(f"to probe the model {model}, give TEXTS and --layer as well.")
+    else:
+        options = {"max_length": max_length, "truncate": truncate, "overwrite": force}
+        with _folder(folder) as place:
+            _extract(model, texts, layer, place, options)
+            result = _run(place, settings)
+    if figure is not None:
+        headless()
+        from convexformer.plotting import ProbeDisplay
+
+        save(ProbeDisplay.from_probe(result).figure_, figure)
+    if json:
+        emit(result.to_dict() | {"figure": figure})
+    else:
+        _show(result, figure)
+
+
+def _read(file: Path) -> LayerProbe:
+    from convexformer.probes import LayerProbe
+
+    if not file.is_file():
+        raise InputError(f"there is no file {file}.")
+    try:
+        return LayerProbe.from_dict(jsons.loads(file.read_text()))
+    except (KeyError, TypeError, jsons.JSONDecodeError) as error:
+        raise InputError(f"{file} is no result of probe --json ({error}).") from error
+
+
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """Where activations go; removed afterwards unless they are to be kept."""
+    if kept is not None:
+        check_directory(kept if kept.is_dir() else kept.parent)
+        yield kept
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _extract(model: str, texts: Path, layer: int, folder: Path, options: dict[str, Any]) -> None:
+    from convexformer.activations import read_texts
+
+    read = read_texts(texts)
+    with running(folder) as report:
+        run_extraction(model, read, layer, folder, keep=KEEP, report=report, **options)
+
+
+def _run(folder: Path, settings: dict[str, Any]) -> LayerProbe:
+    from convexformer.probes import probe
+
+    with _heads() as report:
+        return probe(folder, report=report, **settings)
+
+
+@contextmanager
+def _heads() -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("heads"), TimeRemainingColumn())
+    console = err()
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _show(result: LayerProbe, figure: Path | None) -> None:
+    console = out()
+    trained, chosen, tested = result.n_texts
+    console.print(
+        Text.assemble(
+            (f"Layer {result.layer} of {result.n_layers}", "bold"),
+            f" of {result.model}, looking {'back' if result.causal else 'both ways'}: trained on "
+            f"{trained} texts, chosen on {chosen}, tested on {tested} "
+            f"({result.n_targets[2]} targets)\n",
+        )
+    )
+    console.print(_table(result.heads))
+    n = len(result.heads)
+    console.print(
+        Text(
+            "\nshare: of the variance of what a head writes, explained on unseen text by certified "
+            "static mixing; by weights: by one weight per place alone; own: by the model's own "
+            "mean attention, frozen. looks at: weights of places that contribute most.",
+            "dim",
+        )
+    )
+    console.print(
+        Text.assemble(
+            ("Certified optimum", "bold green"),
+            " for every head: relative duality gap at most ",
+            (f"{result.worst_gap:.1e}", "bold"),
+            f". The offset that mixing weighs most is that of the model's own mean attention in "
+            f"{result.agreement} of {n} heads.",
+        )
+    )
+    console.print(Text(f"Took {result.seconds:.1f} s.", "dim"))
+    if figure is not None:
+        console.print(Text(f"Figure: {figure}", "dim"), soft_wrap=True)
+
+
+def _table(heads: list[HeadProbe]) -> Table:
+    from ._words import bar, plain_table
+
+    numbers = ("head", "share", "by weights", "own")
+    table = plain_table("head", "share", "", "by weights", "own", "looks at", right=numbers)
+    for head in heads:
+        table.add_row(
+            str(head.head),
+            Text.assemble((f"{head.share:.2f}", "bold"), (f" ±{head.share_error:.2f}", "dim")),
+            bar(max(0.0, head.share), 1.0, 10),
+            f"{head.attention_share:.2f}",
+            f"{head.model_attention_share:.2f}",
+            _places(head),
+        )
+    return table
+
+
+def _places(head: HeadProbe, most: int = 3) -> Text:
+    """The places that contribute most, with their static attention."""
+    words = Text()
+    for name in head.top[:most]:
+        weight = head.attention[head.names.index(name)]
+        words.append(f"{name} ", "bold").append(f"{weight:.2f}   ", "dim")
+    words.rstrip()
+    return words

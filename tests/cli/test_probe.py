@@ -1,0 +1,56 @@
+"""``convexformer probe``: tables, JSON, figures and errors."""
+
+import json
+
+import pytest
+from tests.probes import heads
+
+KINDS = [heads.at_offset(-1), heads.first, heads.content]
+
+
+@pytest.fixture(scope="module")
+def activations(tmp_path_factory):
+    return heads.write(tmp_path_factory.mktemp("made") / "heads", KINDS, n_texts=80).folder
+
+
+def test_a_table_a_figure_and_json(run, run_json, activations, tmp_path):
+    figure = tmp_path / "probe.png"
+    told = run_json("probe", activations, "--window", 3, "--figure", figure)
+    assert [head["top"][0] for head in told["heads"][:2]] == ["-1", "first"]
+    assert told["worst_gap"] <= 1e-6 and told["heads"][2]["share"] < told["heads"][0]["share"]
+    assert figure.stat().st_size > 10_000
+    kept = tmp_path / "probe.json"
+    kept.write_text(json.dumps(told))
+    shown = run("probe", kept, "--figure", tmp_path / "again.png").stdout
+    assert "Certified optimum for every head" in " ".join(shown.split())
+    assert (tmp_path / "again.png").read_bytes() == figure.read_bytes()
+    row = next(line for line in shown.splitlines() if line.split()[:1] == ["1"])
+    assert f"{told['heads'][1]['share']:.2f}" in row and "first" in row
+
+
+def test_from_a_model_and_texts(run_json, tmp_path):
+    pytest.importorskip("transformers")
+    from tests.small_models import WORDS, make_bert, save
+
+    model = save(make_bert(), tmp_path / "bert")
+    texts = tmp_path / "texts.txt"
+    lines = [f"the {a} saw a {b} {c}" for a in WORDS[:4] for b in WORDS[4:7] for c in WORDS[:3]]
+    texts.write_text("\n".join(lines) + "\n")
+    told = run_json("probe", model, texts, "--layer", 2, "--window", 2, "--out", tmp_path / "kept")
+    assert told["layer"] == 2 and len(told["heads"]) == 4 and sum(told["n_texts"]) == 36
+    again = run_json("probe", tmp_path / "kept", "--window", 2)
+    assert again["heads"] == told["heads"]
+
+
+def test_errors_are_one_line(run, activations, tmp_path):
+    def error(*arguments):
+        told = run("probe", *arguments, code=2).stderr
+        assert told.startswith("error: ") and told.count("\n") == 1
+        return told
+
+    assert "give TEXTS and --layer" in error("minilm")
+    assert "leave TEXTS and --layer out" in error(activations, "--layer", 1)
+    assert "no file" in error(tmp_path / "none.json")
+    (tmp_path / "other.json").write_text("{}")
+    assert "no result of probe --json" in error(tmp_path / "other.json")
+    assert "no figure we can draw" in error(activations, "--figure", tmp_path / "probe.txt")
