@@ -106,6 +106,17 @@ FAMILIES = {
     "llama": SMALL | {"intermediate_size": 32, "num_key_value_heads": 2},
     "opt": SMALL | {"ffn_dim": 32, "word_embed_proj_dim": 24},
     "gpt_neox": SMALL | {"intermediate_size": 32},
+    "roberta": SMALL | {"intermediate_size": 32, "max_position_embeddings": 40},
+    "deberta-v2": SMALL | {"intermediate_size": 32},
+    "gpt_neo": {"hidden_size": 24, "num_heads": 4, "num_layers": 2, "vocab_size": 17}
+    | {"attention_types": [[["global"], 2]]},
+    "mistral": SMALL | {"intermediate_size": 32, "num_key_value_heads": 2},
+    "qwen2": SMALL | {"intermediate_size": 32, "num_key_value_heads": 1},
+    "gemma": SMALL | {"intermediate_size": 32, "num_key_value_heads": 1, "head_dim": 6},
+    "phi": SMALL | {"intermediate_size": 32, "num_attention_heads": 2},
+    "falcon": SMALL | {"new_decoder_architecture": False, "multi_query": True},
+    "bart": {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 17}
+    | {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 32},
     "bloom": {"hidden_size": 24, "n_head": 4, "n_layer": 2, "vocab_size": 17},
     "t5": {"d_model": 24, "d_kv": 6, "num_heads": 4, "num_layers": 2, "d_ff": 32, "vocab_size": 17},
 }
@@ -119,10 +130,11 @@ def test_heads_projected_are_the_attention_output(family, texts, tmp_path):
     model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
     found = extract((model, make_tokenizer()), texts, 1, tmp_path)
     W, b = found.projection
-    assert W.shape == (4, 6, 24)
+    heads = config.num_attention_heads
+    assert W.shape == (heads, 24 // heads, 24)
     for text in found:
         n = len(text.tokens)
-        assert text.maps.shape == (4, n, n)
+        assert text.maps.shape == (heads, n, n)
         np.testing.assert_allclose(text.maps.sum(axis=2), 1, atol=1e-5)
         mixed = np.einsum("hts,she->the", text.maps, text.values)
         np.testing.assert_allclose(text.heads, mixed, atol=1e-5 * abs(mixed).max())

@@ -7,18 +7,19 @@ import pytest
 from tests.probes import heads
 
 from convexformer import ConvexAttentionRegressor, Offsets, probe
+from convexformer.activations import ArrayActivations
 from convexformer.probes import _probe
 from convexformer.probes._static import Moments, fit_static
 
-WINDOW = 5
+WINDOW = 8
 NAMED = {f"{o:+d}" if o else "0": heads.at_offset(o) for o in range(-WINDOW, WINDOW + 1)}
 NAMED |= {"first": heads.first, "last": heads.last, "mean": heads.uniform}
 
 
-@pytest.fixture(scope="module")
-def known(tmp_path_factory):
+@pytest.fixture(scope="module", params=[0, 1, 2])
+def known(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("known")
-    return probe(heads.write(folder, list(NAMED.values())), window=WINDOW)
+    return probe(heads.write(folder, list(NAMED.values()), seed=request.param), window=WINDOW)
 
 
 @pytest.mark.parametrize("head", range(len(NAMED)), ids=list(NAMED))
@@ -26,8 +27,8 @@ def test_the_right_place_is_named_every_time(known, head):
     name, found = list(NAMED)[head], known.heads[head]
     assert found.top[0] == name
     assert found.names[np.argmax(found.attention)] == name
-    assert found.attention.max() > 0.75 and found.attention.sum() <= 1 + 1e-6
-    assert found.share > 0.85  # not 1: near the ends a head at an offset attends to itself
+    assert found.attention.max() > 0.7 and found.attention.sum() <= 1 + 1e-6
+    assert found.share > 0.75  # not 1: near the ends a head at an offset attends to itself
     assert found.certificate.relative_gap <= 1e-6
     if name not in ("first", "last", "mean"):
         assert found.offset == found.model_offset == name
@@ -126,6 +127,18 @@ def test_plain_numbers_for_json(tmp_path):
     assert described["heads"][0]["certificate"]["primal"] > 0
     assert sum(found.n_targets) == activations.lengths.sum()
     json.dumps({key: value for key, value in described.items() if key != "heads"})
+
+
+def test_arrays_that_do_not_fit():
+    values, maps = np.zeros((3, 4, 2, 5)), np.zeros((3, 2, 4, 4))
+    with pytest.raises(ValueError, match=r"values must have shape .* got \(3, 4, 2\)"):
+        ArrayActivations(values[..., 0], maps)
+    with pytest.raises(
+        ValueError, match=r"maps must have shape .*\(3, 2, 4, 4\), got \(3, 2, 4, 3\)"
+    ):
+        ArrayActivations(values, maps[..., :3])
+    with pytest.raises(ValueError, match="real tokens before padding"):
+        ArrayActivations(values, maps, mask=np.array([[0, 1, 1, 1]] * 3))
 
 
 def test_what_cannot_be_probed(tmp_path):

@@ -4,9 +4,19 @@
 :class:`Activations` without them.
 """
 
+from ._arrays import ArrayActivations
 from ._extract import extract
 from ._loading import minilm
 from ._store import KINDS, Activations, TextActivations
 from ._texts import Text, read_texts
 
-__all__ = ["KINDS", "Activations", "Text", "TextActivations", "extract", "minilm", "read_texts"]
+__all__ = [
+    "KINDS",
+    "Activations",
+    "ArrayActivations",
+    "Text",
+    "TextActivations",
+    "extract",
+    "minilm",
+    "read_texts",
+]

@@ -250,9 +250,10 @@ def _grouped(written: Any, n_heads: int, size: int) -> Any:
     return few.repeat_interleave(n_heads // few.shape[2], dim=2)
 
 
-def _last_third(written: Any, n_heads: int) -> Any:
-    """Queries, keys and values of all heads one after the other."""
-    return _each(written.chunk(3, dim=-1)[2], n_heads)
+def _tail(written: Any, n_heads: int, size: int) -> Any:
+    """Queries, keys and values of all heads one after the other; the last two may be shared."""
+    groups = (written.shape[-1] // size - n_heads) // 2
+    return _grouped(written[..., -groups * size :], n_heads, size)
 
 
 def _third_of_each(written: Any, n_heads: int) -> Any:
@@ -266,7 +267,7 @@ def _find_values(heard: Heard, n_heads: int) -> tuple[Any, Layout]:
         raise ValueError(NO_MAPS)
     heads = _each(heard["heads"], n_heads)  # (B, n, heads, head_dim)
     size = heads.shape[-1]
-    layouts = (partial(_grouped, size=size), _last_third, _third_of_each)
+    layouts = (partial(_grouped, size=size), partial(_tail, size=size), _third_of_each)
     for module, layout in product((m for m in heard if not isinstance(m, str)), layouts):
         try:
             values = layout(heard[module], n_heads)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..activations import Activations
+from ..activations import Activations, ArrayActivations
 from ._static import Places
 
 Array = NDArray[np.float64]
@@ -19,7 +19,10 @@ def is_causal(maps: Iterable[NDArray]) -> bool:
 
 
 def mean_attention(
-    activations: Activations, texts: Iterable[int], places: Places, separators: list[NDArray]
+    activations: Activations | ArrayActivations,
+    texts: Iterable[int],
+    places: Places,
+    separators: list[NDArray],
 ) -> Array:
     """Mean attention of every head to every place, ``(heads, places)``.
 

@@ -13,12 +13,13 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ..activations import Activations
+from ..activations import Activations, ArrayActivations
 from ..problem import Certificate
 from ._attention import is_causal, mean_attention
 from ._static import Part, Places, fit_static, mixing, share
 
 Array = NDArray[np.float64]
+Source = Activations | ArrayActivations
 
 NEEDED = ("values", "heads", "maps")
 SHARES = (0.6, 0.2, 0.2)  # of texts: to train, to validate, to test
@@ -180,7 +181,7 @@ class LayerProbe:
 
 
 def probe(
-    activations: Activations | str | os.PathLike[str],
+    activations: Source | str | os.PathLike[str],
     *,
     window: int = 8,
     tol: float = 1e-6,
@@ -204,8 +205,9 @@ def probe(
 
     Parameters
     ----------
-    activations : Activations or path-like
-        Of :func:`~convexformer.activations.extract`, with values, heads and maps.
+    activations : Activations, path-like or ArrayActivations
+        Of :func:`~convexformer.activations.extract`, with values, heads and maps; or values and
+        maps in memory.
     window : int, default=8
         Offsets from -window to window; to 0 where attention is causal.
     tol : float, default=1e-6
@@ -223,9 +225,26 @@ def probe(
     Returns
     -------
     LayerProbe
+
+    Examples
+    --------
+    A head that attends to the token before, and by one third to anything:
+
+    >>> import numpy as np
+    >>> from convexformer import probe
+    >>> from convexformer.activations import ArrayActivations
+    >>> rng = np.random.default_rng(0)
+    >>> values = rng.normal(size=(60, 30, 1, 4))  # texts, tokens, heads, channels
+    >>> maps = np.eye(30, k=-1) * 2 / 3 + rng.dirichlet(np.ones(30) / 30, size=(60, 1, 30)) / 3
+    >>> maps[:, :, 0] = np.eye(30)[0]
+    >>> head = probe(ArrayActivations(values, maps), window=3).heads[0]
+    >>> head.offset, head.top[0], round(float(head.attention[2]), 1)
+    ('-1', '-1', 0.7)
     """
     start = time.perf_counter()
-    found = activations if isinstance(activations, Activations) else Activations.open(activations)
+    if isinstance(activations, (str, os.PathLike)):
+        activations = Activations.open(activations)
+    found = activations
     _check(found, window, max_texts)
     texts = _Texts(found, window, _split(found, max_texts, seed))
     heads = []
@@ -252,7 +271,7 @@ def _workers(n_jobs: int | None) -> int:
     return min(MOST_AT_ONCE, os.cpu_count() or 1) if n_jobs is None else n_jobs
 
 
-def _check(found: Activations, window: int, max_texts: int) -> None:
+def _check(found: Source, window: int, max_texts: int) -> None:
     missing = [kind for kind in NEEDED if kind not in found.keep]
     if missing:
         raise ValueError(
@@ -264,7 +283,7 @@ def _check(found: Activations, window: int, max_texts: int) -> None:
             raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
 
 
-def _split(found: Activations, max_texts: int, seed: int) -> list[NDArray[np.intp]]:
+def _split(found: Source, max_texts: int, seed: int) -> list[NDArray[np.intp]]:
     """Texts to train, to validate and to test; the same text is never in two of them."""
     first = {tuple(found.tokens(i)): i for i in reversed(range(len(found)))}
     different = np.random.default_rng(seed).permutation(sorted(first.values()))[:max_texts]
@@ -280,7 +299,7 @@ def _split(found: Activations, max_texts: int, seed: int) -> list[NDArray[np.int
 class _Texts:
     """What all heads share: the split, the places, the model's own mean attention."""
 
-    def __init__(self, found: Activations, window: int, parts: list[NDArray[np.intp]]) -> None:
+    def __init__(self, found: Source, window: int, parts: list[NDArray[np.intp]]) -> None:
         self.found, self.parts = found, parts
         separators = [_inner_separators(found, i) for i in range(len(found))]
         causal = is_causal(np.asarray(found[int(i)].maps) for i in parts[0])
@@ -313,9 +332,9 @@ class _Texts:
         return parts
 
 
-def _inner_separators(found: Activations, i: int) -> NDArray[np.bool_]:
+def _inner_separators(found: Source, i: int) -> NDArray[np.bool_]:
     """Special tokens of a text other than its first and last."""
-    special = found._slice("segments", i) == -1
+    special = found[i].segments == -1
     special[[0, -1]] = False
     return np.asarray(special)
 
