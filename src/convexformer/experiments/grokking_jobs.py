@@ -27,7 +27,8 @@ from .records import Record
 
 LEVEL = 0.99  # accuracy at which a network has learnt the task
 AFTER = 500  # steps that it must stay there to be called persistent
-SETTLED = 250  # the same for choosing hyperparameters, where steps are dearer
+SETTLED = 250  # the same where there are many jobs: for hyperparameters, ablations and depth
+WATCHED = ("contest", "quick")  # studies that tell persistence
 EVERY = 25  # steps between two measurements
 WARMUP = 10
 
@@ -111,7 +112,8 @@ def run_job(job: Job, folder: Path) -> Record:
         trainer = make_trainer(job, folder / job.folder)
         diverged = False
         try:
-            trainer.run(stop=learnt(SETTLED if job.tuning else AFTER, job.tuning))
+            span = AFTER if job.study in WATCHED else SETTLED
+            trainer.run(stop=learnt(span, lasting=job.tuning))
         except FloatingPointError:
             diverged = True
     shutil.rmtree(folder / job.folder)

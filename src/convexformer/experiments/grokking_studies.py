@@ -71,7 +71,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "power-default": Contestant(
         "standard block, Power et al.'s recipe", "power", fixed=plain("power", 1.0), steps=8000
     ),
-    "grokfast": Contestant("standard block, Grokfast", "power", "grokfast"),
+    "grokfast": Contestant("standard block, Grokfast", "power", "grokfast", like="power-slow"),
     "orthograd": Contestant(
         "standard block, OrthoGrad", "power", "orthograd", like="power-slow", seeds=3
     ),
