@@ -12,7 +12,6 @@ lines, ``results.json`` is made, and from it a page.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +65,11 @@ def run_job(data: TokenDataset, model: Contestant, seed: int) -> Record:
     rows, metric = split(data, seed), METRICS.get(data.name, "accuracy")
     X, y = tokens_for(data, model, rows.train), data.y
     validation, test = (X[rows.validation], y[rows.validation]), (X[rows.test], y[rows.test])
-    fits, scores, seconds = [], [], []
-    for config in model.grid:
-        start = time.process_time()
-        fits.append(model.build(config, seed).fit(X[rows.train], y[rows.train], validation))
-        seconds.append(time.process_time() - start)
-        scores.append(score(fits[-1], *validation, metric))
+    fits = [
+        model.build(config, seed).fit(X[rows.train], y[rows.train], validation)
+        for config in model.grid
+    ]
+    scores = [score(fit, *validation, metric) for fit in fits]
     chosen = int(np.argmax(scores))  # the first of the best
     best = fits[chosen]
     return {
@@ -83,7 +81,7 @@ def run_job(data: TokenDataset, model: Contestant, seed: int) -> Record:
         "parameters": count(best.network_),
         "steps": best.steps_,
         "seconds": round(best.seconds_, 3),
-        "seconds_of_all": round(sum(seconds), 3),
+        "seconds_of_all": round(sum(fit.total_seconds_ for fit in fits), 3),
         "zero_share": round(getattr(best, "zero_share_", 0.0), 4),
     }
 

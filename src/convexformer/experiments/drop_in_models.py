@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -105,10 +106,8 @@ def limit(shape: tuple[int, ...], n_classes: int) -> int:
 
 def largest(make: Callable[[int], nn.Module], most: int) -> nn.Module:
     """The largest of the networks ``make(1), make(2), ...`` with at most so many parameters."""
-    size = 1
-    with torch.device("meta"):
-        while count(make(size + 1)) <= most:
-            size += 1
+    with torch.device("meta"):  # shapes without numbers
+        size = bisect_right(range(1, most), most, key=lambda size: count(make(size)))
     return make(size)
 
 

@@ -79,6 +79,8 @@ class TransformerClassifier:
         Steps until the best epoch ended.
     seconds_ : float
         Processor time until then, looks at the validation part included.
+    total_seconds_ : float
+        Until training ended.
 
     Examples
     --------
@@ -131,6 +133,7 @@ class TransformerClassifier:
                 losses.append(loss)
                 if len(losses) - 1 - int(np.argmin(losses)) >= self.patience:
                     break
+            self.total_seconds_ = time.process_time() - start
         self.network_.load_state_dict(best)
         return self
 

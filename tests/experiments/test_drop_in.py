@@ -1,0 +1,139 @@
+"""Models are of equal size and budget, jobs resume, and the page follows from the results."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from convexformer.cli import app
+from convexformer.datasets import TokenDataset
+from convexformer.experiments import drop_in
+from convexformer.experiments.drop_in_models import MODELS, count, limit
+from convexformer.experiments.drop_in_page import findings, render
+from convexformer.nn import ProximalAdam
+
+SHAPES = {"hla": ((9, 20), 2), "splice": ((60, 4), 3), "motion": ((8, 6), 7)}
+
+
+def toy() -> TokenDataset:
+    """Two classes, told apart by the product of two tokens."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3, 2))
+    return TokenDataset(
+        name="toy",
+        X=X,
+        y=(X[:, 0, 0] * X[:, 2, 1] > 0).astype(int),
+        target_names=("a", "b"),
+        token_names=("first", "second", "third"),
+        channel_names=("u", "v"),
+        description="",
+    )
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Only the toy data, two configurations and two epochs."""
+    quick = {}
+    for name, model in MODELS.items():
+        build = lambda config, seed, build=model.build: build(config | {"epochs": 2}, seed)
+        quick[name] = type(model)(name, model.label, model.grid[2:4], build, watches=True)
+    monkeypatch.setattr(drop_in, "DATASETS", {"toy": toy})
+    monkeypatch.setattr(drop_in, "MODELS", quick)
+    monkeypatch.setattr(drop_in, "NAMES", ("toy",))
+    return quick
+
+
+@pytest.mark.parametrize("dataset", SHAPES)
+def test_models_are_of_equal_size(dataset):
+    shape, n_classes = SHAPES[dataset]
+    most = limit(shape, n_classes)
+    for model in MODELS.values():
+        network = model.build(model.grid[0], 0)._build(shape, n_classes)
+        assert 0.94 * most <= count(network) <= most
+        assert network(torch.zeros(5, *shape)).shape == (5, n_classes)
+
+
+def test_models_have_equal_budgets():
+    assert {len(model.grid) for model in MODELS.values()} == {6}
+    rates = [sorted({config["learning_rate"] for config in m.grid}) for m in MODELS.values()]
+    assert rates == [[0.001, 0.003, 0.01]] * len(MODELS)
+
+
+def test_the_group_lasso_makes_groups_zero():
+    data = toy()
+    model = MODELS["sparse"].build({"learning_rate": 0.01, "beta": 0.05, "epochs": 8}, 0)
+    model.fit(data.X[:150], data.y[:150], (data.X[150:], data.y[150:]))
+    assert isinstance(model._optimiser(), ProximalAdam)
+    assert 0 < model.zero_share_ < 1
+    assert model.steps_ % 2 == 0 and 2 <= model.steps_ <= 16 and model.seconds_ > 0
+
+
+def test_jobs_resume_and_results_follow_from_them(small, tmp_path):
+    begun = []
+    report = lambda done, what: begun.append(what)
+    first = drop_in.run(tmp_path, ("toy",), max_minutes=0, report=report)
+    assert not first["complete"] and not begun and first["datasets"] == {}
+    results = drop_in.run(tmp_path, ("toy",), report=report)
+    assert results["complete"] and len(begun) == len(drop_in.SEEDS) * len(small)
+    lines = [json.loads(line) for line in (tmp_path / "jobs.jsonl").read_text().splitlines()]
+    assert drop_in.run(tmp_path, ("toy",), report=report) == results
+    assert len(begun) == len(lines)  # nothing was run again
+    for name, cell in results["datasets"]["toy"].items():
+        mine = [line for line in lines if line["model"] == name]
+        assert cell["scores"] == [line["score"] for line in mine]
+        assert cell["mean"] == pytest.approx(np.mean(cell["scores"]))
+        for line in mine:
+            chosen = int(np.argmax(line["validation_scores"]))
+            assert line["config"] == small[name].grid[chosen]
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
+
+
+def cell(scores, seconds, steps=10, zero=0.0):
+    return {
+        "metric": "accuracy",
+        "parameters": 17000,
+        "mean": float(np.mean(scores)),
+        "standard_error": 0.01,
+        "mean_accuracy": float(np.mean(scores)),
+        "median_steps": steps,
+        "median_seconds": seconds,
+        "mean_zero_share": zero,
+        "scores": scores,
+        "seconds_of_alls": [seconds] * len(scores),
+    }
+
+
+def made_up(**cells):
+    return drop_in.summarise([], complete=True) | {"date": "today", "datasets": {"toy": cells}}
+
+
+def test_findings_say_who_is_ahead():
+    gated, sparse = cell([0.7, 0.8], 1.0), cell([0.8, 0.9], 2.0, zero=0.25)
+    standard, other = cell([0.6, 0.7], 8.0, 40), cell([0.5, 0.6], 4.0)
+    rows = {"gated": gated, "sparse": sparse, "standard": standard, "standard-2": other}
+    (ahead,) = findings(made_up(**rows))
+    assert "group lasso 0.850" in ahead and "transformer 0.650" in ahead
+    assert "ahead on all 2 parts, with 0.25 times its seconds and 0.25 times its steps" in ahead
+    rows["standard"] = cell([0.9, 0.95], 8.0)
+    assert "behind on all 2 parts" in findings(made_up(**rows))[0]
+    rows["standard"] = cell([0.85, 0.86], 8.0)
+    rows["perceptron"] = cell([0.9, 0.95], 1.0)
+    mixed, control = findings(made_up(**rows))
+    assert "ahead on 1 of 2 parts" in mixed and "the MLP is ahead of both, 0.925" in control
+    page = render(made_up(**rows))
+    assert "25% of groups zero" in page and "Not all jobs" not in page
+    assert "Not all jobs" in render(made_up(**rows) | {"complete": False})
+
+
+def test_command(small, tmp_path):
+    page = tmp_path / "page.md"
+    arguments = ["reproduce", "drop-in", "--out", str(tmp_path), "--page", str(page)]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "gated layer" in shown.stdout and "## toy" in page.read_text()
+    told = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert told["complete"] and set(told["datasets"]["toy"]) == set(small)
+    wrong = CliRunner().invoke(app, ["reproduce", "drop-in", "--dataset", "mnist"])
+    assert wrong.exit_code != 0 and "no data set mnist" in wrong.output
