@@ -384,6 +384,12 @@ def test_parameter_groups_hold_every_parameter_once():
         (lambda: GatedLayer(n, d, penalty="nuclear"), "penalty must be one of"),
         (lambda: GatedLayer(n, d, directions=torch.ones(h, d, n)), r"\(g, 5, 3\)"),
         (lambda: GatedLayer(n, d)(torch.ones(B, n + 1, d)), "Pad sequences"),
+        (lambda: GatedLayer(n, d, n_gates=0), "at least 1"),
+        (lambda: a_layer()(torch.ones(B, n, d).double(), torch.ones(B, 1)), r"mask .* \(30, 5\)"),
+        (
+            lambda: a_layer(causal=True)(torch.ones(B, n, d).double(), gates=torch.ones(B, h, 1)),
+            r"gates .* \(30, 7, 5\), got \(30, 7, 1\)",
+        ),
         (lambda: a_network(vocabulary=V, n_features=2), "either tokens or features"),
         (lambda: a_network(causal=True), "reads all tokens"),
         (lambda: a_network(n_layers=0), "n_layers must be at least 1"),

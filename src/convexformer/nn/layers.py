@@ -102,7 +102,9 @@ class GatedLayer(Network):
         if thresholds is None:
             thresholds = torch.zeros(len(directions), dtype=directions.dtype)
         check_gates(directions, thresholds, n_tokens, dim)
-        c, P = n_outputs or dim, n_tokens if outputs == "sequence" else 1
+        c, P = dim if n_outputs is None else n_outputs, n_tokens if outputs == "sequence" else 1
+        if min(c, directions.numel()) < 1:
+            raise ValueError("n_tokens, dim, n_outputs and n_gates must be at least 1.")
         self.config = {
             "n_tokens": n_tokens,
             "dim": dim,
@@ -173,7 +175,7 @@ class GatedLayer(Network):
         gates : Tensor of bool, optional
             Frozen gates, of the shape that :meth:`gates` returns, in place of those of `X`.
         """
-        self._check(X, X.shape[1:] == self.directions.shape[1:])
+        self._check(X, X.shape[1:] == self.directions.shape[1:], mask, gates)
         X = real_tokens(X, mask)
         m = self.gates(X) if gates is None else gates
         h, _, _, P, c = self.Z.shape
@@ -201,7 +203,7 @@ class GatedLayer(Network):
             As in :meth:`forward`.
         """
         _, n, d, P, c = self.Z.shape
-        self._check(tokens, tokens.shape[1:] == (n,) and table.shape[1:] == (d,))
+        self._check(tokens, tokens.shape[1:] == (n,) and table.shape[1:] == (d,), mask, gates)
         if self.seen is not None:
             return self(table[tokens], mask, gates)
         m = (self.gates(table[tokens], mask) if gates is None else gates)[:, :, 0]  # (B, h)
@@ -221,13 +223,18 @@ class GatedLayer(Network):
         Y = Y if self.intercept is None else Y + self.intercept
         return Y if self.config["outputs"] == "sequence" else Y[:, 0]
 
-    def _check(self, given: Tensor, fits: bool) -> None:
+    def _check(self, given: Tensor, fits: bool, mask: Tensor | None, gates: Tensor | None) -> None:
+        (h, n, d), B = self.directions.shape, len(given)
         if not fits:
-            _, n, d = self.directions.shape
             raise ValueError(
                 f"This layer reads tokens of shape (B, {n}, {d}), or int tokens (B, {n}) with a "
                 f"table (V, {d}); got {tuple(given.shape)}. Pad sequences and pass a mask."
             )
+        if mask is not None and mask.shape != (B, n):
+            raise ValueError(f"mask must have shape {(B, n)}, got {tuple(mask.shape)}.")
+        expected = (B, h, 1 if self.seen is None else n)
+        if gates is not None and gates.shape != expected:
+            raise ValueError(f"gates must have shape {expected}, got {tuple(gates.shape)}.")
 
 
 def gaussian_directions(h: int, n: int, d: int, dtype: torch.dtype | None = None) -> Tensor:
