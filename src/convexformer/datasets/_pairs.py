@@ -1,0 +1,118 @@
+"""Pairs of sentences to feed to an encoder: MRPC from its own files, else prose of this project."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+MRPC_FOLDER = "CONVEXFORMER_MRPC"  # environment variable
+MRPC_FILES = ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "dev_ids.tsv")
+PROSE_PARTS = (0.7, 0.85)  # where training and validation end
+
+Pair = tuple[str, str]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SentencePairs:
+    """Pairs of sentences in three parts.
+
+    Attributes
+    ----------
+    name : str
+        "MRPC" or "prose".
+    train, validation, test : list of (str, str)
+    labels : tuple of three ndarray of int, optional
+        Of the parts, 1 where the second sentence says what the first says. None for prose.
+    """
+
+    name: str
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+    labels: tuple[Labels, Labels, Labels] | None = None
+
+    @property
+    def parts(self) -> tuple[list[Pair], list[Pair], list[Pair]]:
+        return self.train, self.validation, self.test
+
+
+def sentence_pairs(mrpc_folder: str | os.PathLike[str] | None = None) -> SentencePairs:
+    """MRPC where its folder is named, else the prose that ships with the package.
+
+    Parameters
+    ----------
+    mrpc_folder : path-like, optional
+        See :func:`mrpc`. If omitted, that of the environment variable ``CONVEXFORMER_MRPC``; where
+        there is none, :func:`prose` is returned.
+    """
+    folder = os.environ.get(MRPC_FOLDER) if mrpc_folder is None else mrpc_folder
+    return mrpc(folder) if folder else prose()
+
+
+def mrpc(folder: str | os.PathLike[str]) -> SentencePairs:
+    """The Microsoft Research Paraphrase Corpus in the splits of GLUE: 3668, 408 and 1725 pairs.
+
+    Parameters
+    ----------
+    folder : path-like
+        With the files ``msr_paraphrase_train.txt`` and ``msr_paraphrase_test.txt`` as Microsoft
+        distributes them, and GLUE's ``dev_ids.tsv``, which says which pairs of the first file are
+        for validation. They may not be shipped with the package.
+    """
+    folder = Path(folder)
+    missing = [name for name in MRPC_FILES if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"{folder} has no {' and no '.join(missing)}. Name a folder with MRPC's files "
+            f"({', '.join(MRPC_FILES)}), or leave it out to use the sentences of the package."
+        )
+    held = {tuple(line.split("\t")) for line in (folder / MRPC_FILES[2]).read_text().splitlines()}
+    learnt, validation = [], []
+    for ids, label, pair in _rows(folder / MRPC_FILES[0]):
+        (validation if ids in held else learnt).append((label, pair))
+    test = [(label, pair) for _, label, pair in _rows(folder / MRPC_FILES[1])]
+    if not (learnt and validation and test):
+        raise ValueError(f"{folder} has no pairs in one of its parts; download MRPC again.")
+    parts = (learnt, validation, test)
+    pairs = [[pair for _, pair in part] for part in parts]
+    first, second, third = (np.array([label for label, _ in part]) for part in parts)
+    return SentencePairs("MRPC", *pairs, labels=(first, second, third))
+
+
+def _rows(file: Path) -> Iterator[tuple[tuple[str, str], int, Pair]]:
+    """Ids, label and sentences of every line; quotes mean nothing in these files."""
+    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines()[1:], start=2):
+        cells = line.split("\t")
+        if len(cells) != 5 or cells[0] not in ("0", "1"):
+            raise ValueError(f"line {number} of {file} is not a pair of MRPC: {line[:60]!r}.")
+        yield (cells[1], cells[2]), int(cells[0]), (cells[3], cells[4])
+
+
+def prose() -> SentencePairs:
+    """Neighbouring sentences of prose about this project, in the order in which they stand.
+
+    Parts are consecutive, and no sentence is in two of them. There are no labels.
+
+    Examples
+    --------
+    >>> from convexformer.datasets import prose
+    >>> pairs = prose()
+    >>> len(pairs.train), len(pairs.validation), len(pairs.test)
+    (1064, 227, 227)
+    >>> pairs.train[0][0]
+    'Attention trained to a certified global optimum.'
+    """
+    file = files("convexformer.datasets").joinpath("data", "sentences.txt")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    ends = [round(share * len(lines)) for share in (*PROSE_PARTS, 1.0)]
+    starts = [0, *ends[:-1]]
+    parts = [list(pairwise(lines[a:b])) for a, b in zip(starts, ends, strict=True)]
+    return SentencePairs("prose", *parts)
