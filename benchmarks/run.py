@@ -1,10 +1,11 @@
 """Run the contest: cell by cell, contestants in turn, repetitions interleaved.
 
-``python -m benchmarks.run --grid standard``. In every cell ours runs first; `FACTOR` times what it
-took is the time limit of a peer's run, within bounds. Each contestant then sweeps its settings,
-from the loosest tolerance on, until a run meets the gap of the cell or is out of time. What met it
-is repeated in turn with the others, and once more as the first call of a fresh process. All runs
-are kept. Finished cells stay in ``results/GRID.json``; running again does what is missing.
+``python -m benchmarks.run --grid standard``. In every cell ours runs first; ``--factor`` times
+what it took is the time limit of a peer's run, within bounds. Each contestant then sweeps its
+settings, from the loosest tolerance on, until a run meets the gap of the cell or is out of time.
+What met it is repeated in turn with the others, and once more as the first call of a fresh process.
+All runs are kept. Finished cells stay in ``results/GRID.json``; running again does what is missing,
+and ``--fresh`` begins anew.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ FIRST_CALLS = {"quick": (0.1,), "standard": (0.1,), "large": ()}  # at these fra
 class Contest:
     """The processes of all contestants and the rules of one grid."""
 
-    def __init__(self, grid: str, names: list[str]) -> None:
-        self.grid, self.names = grid, names
+    def __init__(self, grid: str, names: list[str], factor: float = FACTOR) -> None:
+        self.grid, self.names, self.factor = grid, names, factor
         self.processes: dict[tuple[str, int], Process] = {}
 
     def process(self, name: str, threads: int) -> Process:
@@ -117,7 +118,7 @@ class Contest:
             runs += own
             if name == OURS:
                 took = float(np.median(times_to(own, cell.gap) or [high]))
-                limit = float(np.clip(FACTOR * took, low, high))
+                limit = float(np.clip(self.factor * took, low, high))
             _log(cell, name, own)
         return runs, limit
 
@@ -186,6 +187,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--grid", choices=list(GRIDS), default="standard")
     parser.add_argument("--only", default="", help="cells whose name starts so")
     parser.add_argument("--contestants", help="comma-separated; else those of the grid")
+    parser.add_argument("--factor", type=float, default=FACTOR, help="time of a peer over ours")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--max-minutes", type=float, default=float("inf"))
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -193,11 +195,14 @@ def main(arguments: list[str] | None = None) -> None:
     file = options.results / f"{options.grid}.json"
     results = {"cells": {}} if options.fresh or not file.exists() else json.loads(file.read_text())
     names = [name for name in _names(options.contestants, options.grid) if available(name)]
-    contest, stop = Contest(options.grid, names), time.monotonic() + 60 * options.max_minutes
+    contest = Contest(options.grid, names, options.factor)
+    stop = time.monotonic() + 60 * options.max_minutes
+    cells = [cell for cell in GRIDS[options.grid]() if cell.name.startswith(options.only)]
+    missing = [cell for cell in cells if cell.name not in results["cells"]]
+    if not missing:
+        print(f"{file} has every cell; --fresh measures them anew", file=sys.stderr)
     try:
-        for cell in GRIDS[options.grid]():
-            if cell.name in results["cells"] or not cell.name.startswith(options.only):
-                continue
+        for cell in missing:
             if time.monotonic() > stop:
                 print("out of minutes; run again for the rest", file=sys.stderr)
                 break
