@@ -32,9 +32,9 @@ from .records import Record
 DIM = 32
 LOSSES = {"squared": 1e-6, "softmax": 1e-3}  # relative gaps to solve to
 EMBEDDINGS = ("random", "learnt")
-GATES = (0, 16, 64)
+GATES = (0, 16)
 BETAS = (0.1, 0.01)  # fractions of the strength at which all is zero
-MAX_SECONDS = 100.0
+MAX_SECONDS = 60.0
 LEARNING_STEPS = 500  # of the network whose embeddings are taken
 
 

@@ -183,11 +183,12 @@ def _contest_table(results: Record) -> str:
 def _ablation_table(results: Record) -> str:
     rows = [
         [row["name"], _steps(row), f"{row['reached']} of {row['seeds']}"]
-        + [f"{row['parameters'] / 1000:.0f}k"]
+        + [f"{row['parameters'] / 1000:.0f}k", percent(row["zero_groups"] or 0.0)]
         for row in results["rows"]
         if row["study"] == "ablation"
     ]
-    return table(["the gated layer", "steps to 99 %", "seeds at 99 %", "parameters"], rows)
+    header = ["the gated layer", "steps to 99 %", "seeds at 99 %", "parameters", "groups at zero"]
+    return table(header, rows)
 
 
 def _convex_table(results: Record) -> str:

@@ -136,13 +136,13 @@ def choose_setting(record: Record) -> tuple[float, float]:
 
 def run_small(ledger: Ledger, layers: tuple[int, ...]) -> None:
     """Choose settings and train on all splits, for every network with a wanted number of layers."""
-    for share in SHARES:
-        for name, small in SMALL.items():
-            if small.layers in layers:
-                with ledger.part():
-                    most, trial = round(small.effort * STEPS), round(small.effort * TUNING_STEPS)
-                    tuned = ledger.do(SmallJob(name, SHARES[0], None, trial, TUNING_SPLITS))
-                    ledger.do(SmallJob(name, share, choose_setting(tuned), most, SPLITS))
+    for name, small in SMALL.items():
+        if small.layers in layers:
+            with ledger.part():
+                most, trial = round(small.effort * STEPS), round(small.effort * TUNING_STEPS)
+                tuned = ledger.do(SmallJob(name, SHARES[0], None, trial, TUNING_SPLITS))
+                setting = choose_setting(tuned)
+                ledger.do_all(SmallJob(name, share, setting, most, SPLITS) for share in SHARES)
 
 
 # Training ---------------------------------------------------------------------------------------

@@ -163,8 +163,8 @@ def ablations(base: Recipe) -> dict[str, Recipe]:
         "no clipping, no averaging": replace(base, clip=None, average=None),
         "32 gates": shape(n_gates=32),
         "256 gates": shape(n_gates=256),
-        "width 64": shape(dim=64),
-        "all samples at once": replace(base, batch_size=None),
+        "width 16": shape(dim=16),
+        "group lasso 0.001, not decay": replace(base, optimizer="prox", beta=1e-3),
         "ReLU MLP in its place": replace(base, model="mlp", options={}),
     }
 
