@@ -51,7 +51,7 @@ def test_models_are_of_equal_size(dataset):
     most = limit(shape, n_classes)
     for model in MODELS.values():
         network = model.build(model.grid[0], 0)._build(shape, n_classes)
-        assert 0.94 * most <= count(network) <= most
+        assert 0.95 * most <= count(network) <= most
         assert network(torch.zeros(5, *shape)).shape == (5, n_classes)
 
 
@@ -111,8 +111,7 @@ def made_up(**cells):
 
 def test_findings_say_who_is_ahead():
     gated, sparse = cell([0.7, 0.8], 1.0), cell([0.8, 0.9], 2.0, zero=0.25)
-    standard, other = cell([0.6, 0.7], 8.0, 40), cell([0.5, 0.6], 4.0)
-    rows = {"gated": gated, "sparse": sparse, "standard": standard, "standard-2": other}
+    rows = {"gated": gated, "sparse": sparse, "standard": cell([0.6, 0.7], 8.0, 40)}
     (ahead,) = findings(made_up(**rows))
     assert "group lasso 0.850" in ahead and "transformer 0.650" in ahead
     assert "ahead on all 2 parts, with 0.25 times its seconds and 0.25 times its steps" in ahead

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,18 +13,7 @@ from ..nn import GatedTransformer, GatedTransformerConfig, ProximalAdam
 from .contestants import Config, Contestant, grid
 from .transformer import TransformerClassifier
 
-REFERENCE = {"layers": 2, "width": 32}  # no model may have more parameters than this transformer
-
-
-class StandardClassifier(TransformerClassifier):
-    """A standard transformer of `layers` layers, as wide as the limit allows."""
-
-    def _build(self, shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        def make(quarter: int) -> nn.Module:
-            self.width = 4 * quarter  # four heads
-            return super(StandardClassifier, self)._build(shape, n_classes)
-
-        return largest(make, limit(shape, n_classes))
+REFERENCE = {"layers": 1, "width": 40}  # the transformer; no model has more parameters
 
 
 class GatedClassifier(TransformerClassifier):
@@ -78,17 +66,19 @@ class GatedClassifier(TransformerClassifier):
 
 
 class PerceptronClassifier(TransformerClassifier):
-    """A ReLU network on the flattened tokens with `layers` hidden layers, the control."""
+    """A ReLU network on the flattened tokens with one hidden layer, the control."""
 
     def _build(self, shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        n, d = shape
+        inputs = shape[0] * shape[1]
 
         def make(width: int) -> nn.Module:
-            widths = [n * d] + [width] * self.layers
-            hidden: list[nn.Module] = []
-            for a, b in pairwise(widths):
-                hidden += [nn.Linear(a, b), nn.ReLU(), nn.Dropout(self.dropout)]
-            return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, n_classes))
+            return nn.Sequential(
+                nn.Flatten(),
+                nn.Linear(inputs, width),
+                nn.ReLU(),
+                nn.Dropout(self.dropout),
+                nn.Linear(width, n_classes),
+            )
 
         return largest(make, limit(shape, n_classes))
 
@@ -111,8 +101,8 @@ def largest(make: Callable[[int], nn.Module], most: int) -> nn.Module:
     return make(size)
 
 
-def _standard(config: Config, seed: int) -> StandardClassifier:
-    return StandardClassifier(**config, random_state=seed)
+def _standard(config: Config, seed: int) -> TransformerClassifier:
+    return TransformerClassifier(**REFERENCE, **config, random_state=seed)
 
 
 def _gated(config: Config, seed: int) -> GatedClassifier:
@@ -131,16 +121,7 @@ MODELS = {
     for model in (
         Contestant("gated", "gated layer", grid(**TRAINING), _gated, watches=True),
         Contestant("sparse", "gated layer, group lasso", grid(**SPARSE), _gated, watches=True),
-        Contestant(
-            "standard", "transformer", grid(layers=(1,), **TRAINING), _standard, watches=True
-        ),
-        Contestant(
-            "standard-2",
-            "transformer, 2 layers",
-            grid(layers=(2,), **TRAINING),
-            _standard,
-            watches=True,
-        ),
-        Contestant("perceptron", "MLP", grid(layers=(1,), **TRAINING), _perceptron, watches=True),
+        Contestant("standard", "transformer", grid(**TRAINING), _standard, watches=True),
+        Contestant("perceptron", "MLP", grid(**TRAINING), _perceptron, watches=True),
     )
 }
