@@ -10,7 +10,8 @@ VOCABULARY = {word: i for i, word in enumerate([*SPECIAL, *WORDS, "and", "slept"
 SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
 
 
-def make_tokenizer(special=True):
+def make_tokenizer(special=True, types=None):
+    types = special if types is None else types
     core = Tokenizer(models.WordLevel(VOCABULARY, unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
     if special:
@@ -24,7 +25,7 @@ def make_tokenizer(special=True):
         tokenizer_object=core,
         unk_token="[UNK]",
         eos_token=None if special else "[SEP]",
-        model_input_names=["input_ids", "attention_mask", *["token_type_ids"] * special],
+        model_input_names=["input_ids", "attention_mask", *["token_type_ids"] * types],
         **names,
     )
 

@@ -128,7 +128,7 @@ def test_heads_projected_are_the_attention_output(family, texts, tmp_path):
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
-    found = extract((model, make_tokenizer()), texts, 1, tmp_path)
+    found = extract((model, make_tokenizer(types=False)), texts, 1, tmp_path)
     W, b = found.projection
     heads = config.num_attention_heads
     assert W.shape == (heads, 24 // heads, 24)
@@ -348,6 +348,7 @@ def test_a_packaged_encoder_that_is_not_the_published_one(monkeypatch, tmp_path)
         minilm()
 
 
+@pytest.mark.skipif(transformers.__version__ < "5", reason="shows them whatever is asked for")
 def test_maps_that_a_model_does_not_show(texts, tmp_path):
     config = transformers.BertConfig(vocab_size=17, intermediate_size=8, **_SIZES)
     model = transformers.BertModel._from_config(config, attn_implementation="sdpa")

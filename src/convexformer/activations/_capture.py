@@ -195,7 +195,7 @@ class Listener:
         heard: Heard = {}
 
         def reads(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-            heard["inputs"] = args[0] if args else kwargs["hidden_states"]
+            heard["inputs"] = args[0] if args else kwargs.get("hidden_states", kwargs.get("query"))
 
         def mixes(_: Any, args: tuple, written: Any) -> None:
             heard["heads"], heard["attention"] = args[0], written
@@ -209,7 +209,8 @@ class Listener:
             heard[module] = written
 
         def ends(_: Any, __: tuple, written: Any) -> None:
-            heard["output"] = written[0] if isinstance(written, tuple) else written
+            parts = written if isinstance(written, tuple) else (written,)
+            heard["output"] = next(part for part in parts if part.ndim == 3)  # maps may come first
             raise _Ended
 
         with ExitStack() as hooks:
@@ -271,7 +272,11 @@ def _find_values(heard: Heard, n_heads: int) -> tuple[Any, Layout]:
     for module, layout in product((m for m in heard if not isinstance(m, str)), layouts):
         try:
             values = layout(heard[module], n_heads)
-        except (RuntimeError, ZeroDivisionError):  # of sizes that this layout cannot have
+        except (
+            RuntimeError,
+            IndexError,
+            ZeroDivisionError,
+        ):  # of sizes that this layout cannot have
             continue
         if values.shape == heads.shape:
             mixed = (heard["maps"] @ values.transpose(1, 2)).transpose(1, 2)
