@@ -1,0 +1,105 @@
+"""How static are the heads of a real encoder? All layers of MiniLM, on unseen sentences.
+
+``python -m benchmarks.probes`` (`make probes`) extracts and probes layer by layer into
+``benchmarks/probes``, skips what is there, and writes the table of ``docs/probes.md`` and its
+figure anew from these files. Sentences are those of MRPC where ``CONVEXFORMER_MRPC`` names its
+folder, else ``sentences.txt``.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from benchmarks import encoder
+
+from convexformer.activations import extract
+from convexformer.cli._console import to_json
+from convexformer.experiments.records import replace, stamp, table
+from convexformer.plotting import ProbeDisplay
+from convexformer.probes import LayerProbe, probe
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "probes"
+PAGE = HERE.parent / "docs" / "probes.md"
+FIGURE = PAGE.parent / "figures" / "probe.png"
+MARKS = "<!-- made by make probes -->", "<!-- end -->"
+LAYERS, SENTENCES = 6, 1200
+SHOWN = 2  # the layer of the figure
+COMMAND = "python -m benchmarks.probes"
+
+
+def main() -> None:
+    RESULTS.mkdir(exist_ok=True)
+    for layer in range(LAYERS):
+        file = RESULTS / f"minilm-layer-{layer}.json"
+        if not file.exists():
+            replace(file, to_json(run(layer)) + "\n")
+        print(LayerProbe.from_dict(json.loads(file.read_text())), flush=True)
+    publish()
+
+
+def run(layer: int) -> dict:
+    """Extract and probe a layer."""
+    sentences = list(dict.fromkeys(first for first, _ in encoder.pairs()))[:SENTENCES]
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        keep = ("values", "heads", "maps")
+        found = extract("minilm", sentences, layer, folder, keep=keep, truncate=True)
+        extracted = time.perf_counter() - start
+        result = probe(found)
+        texts = found.recipe.texts
+    return {
+        "command": COMMAND,
+        "text": encoder.text(),
+        "texts_sha256": texts,
+        "extraction_seconds": extracted,
+        **stamp(),
+        **result.to_dict(),
+    }
+
+
+def publish() -> None:
+    """The table of the page, and the figure, from the files."""
+    records = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
+    probes = [LayerProbe.from_dict(record) for record in records]
+    rows = [_row(result) for result in probes]
+    header = ["layer", "static share, by head", "mean", "by weights", "own", "agree", "gap", "s"]
+    texts = ", ".join(dict.fromkeys(record["text"] for record in records))
+    head, rest = PAGE.read_text().split(MARKS[0])
+    tail = rest.split(MARKS[1])[1]
+    words = (
+        f"Sentences: {texts}; {sum(probes[0].n_texts)}, of which {probes[0].n_texts[2]} to test."
+    )
+    replace(PAGE, "\n".join([head + MARKS[0], words, "", table(header, rows), "", MARKS[1]]) + tail)
+    matplotlib.use("Agg")
+    FIGURE.parent.mkdir(exist_ok=True)
+    ProbeDisplay.from_probe(probes[SHOWN]).figure_.savefig(FIGURE, dpi=110)
+
+
+def _row(result: LayerProbe) -> list[str]:
+    heads = result.heads
+    means = (
+        np.mean([getattr(head, name) for head in heads])
+        for name in ("share", "attention_share", "model_attention_share")
+    )
+    mean, weights, own = (f"{value:.2f}" for value in means)
+    shares = " ".join(f"{head.share:.2f}".lstrip("0") for head in heads)
+    return [
+        str(result.layer),
+        shares,
+        mean,
+        weights,
+        own,
+        f"{result.agreement} of {len(heads)}",
+        f"{result.worst_gap:.0e}",
+        f"{result.seconds:.0f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()
