@@ -28,7 +28,7 @@ from .predictive import DATASETS, METRICS, score, split, tokens_for
 from .records import Record, environments, replace
 from .tables import standard_error
 
-NAMES = ("hla", "splice", "motion")
+NAMES = ("hla", "motion", "splice")
 SEEDS = (0, 1, 2)
 
 
