@@ -68,7 +68,7 @@ def publish() -> None:
     records = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
     probes = [LayerProbe.from_dict(record) for record in records]
     rows = [_row(result) for result in probes]
-    header = ["layer", "static share, by head", "mean", "by weights", "own", "agree", "gap", "s"]
+    header = ["layer", "static share, by head", "mean", "by weights", "own", "agree", "gap"]
     texts = ", ".join(dict.fromkeys(record["text"] for record in records))
     head, rest = PAGE.read_text().split(MARKS[0])
     tail = rest.split(MARKS[1])[1]
@@ -97,7 +97,6 @@ def _row(result: LayerProbe) -> list[str]:
         own,
         f"{result.agreement} of {len(heads)}",
         f"{result.worst_gap:.0e}",
-        f"{result.seconds:.0f}",
     ]
 
 
