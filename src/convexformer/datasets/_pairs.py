@@ -29,7 +29,7 @@ class SentencePairs:
     name : str
         "MRPC" or "prose".
     train, validation, test : list of (str, str)
-    labels : tuple of three ndarray of int, optional
+    labels : tuple of ndarray of int, optional
         Of the parts, 1 where the second sentence says what the first says. None for prose.
     """
 
@@ -37,7 +37,7 @@ class SentencePairs:
     train: list[Pair]
     validation: list[Pair]
     test: list[Pair]
-    labels: tuple[Labels, Labels, Labels] | None = None
+    labels: tuple[Labels, ...] | None = None
 
     @property
     def parts(self) -> tuple[list[Pair], list[Pair], list[Pair]]:
@@ -75,16 +75,17 @@ def mrpc(folder: str | os.PathLike[str]) -> SentencePairs:
             f"({', '.join(MRPC_FILES)}), or leave it out to use the sentences of the package."
         )
     held = {tuple(line.split("\t")) for line in (folder / MRPC_FILES[2]).read_text().splitlines()}
-    learnt, validation = [], []
+    learnt: list[tuple[int, Pair]] = []
+    validation: list[tuple[int, Pair]] = []
     for ids, label, pair in _rows(folder / MRPC_FILES[0]):
         (validation if ids in held else learnt).append((label, pair))
     test = [(label, pair) for _, label, pair in _rows(folder / MRPC_FILES[1])]
     if not (learnt and validation and test):
         raise ValueError(f"{folder} has no pairs in one of its parts; download MRPC again.")
     parts = (learnt, validation, test)
-    pairs = [[pair for _, pair in part] for part in parts]
-    first, second, third = (np.array([label for label, _ in part]) for part in parts)
-    return SentencePairs("MRPC", *pairs, labels=(first, second, third))
+    first, second, third = ([pair for _, pair in part] for part in parts)
+    labels = tuple(np.array([label for label, _ in part]) for part in parts)
+    return SentencePairs("MRPC", first, second, third, labels)
 
 
 def _rows(file: Path) -> Iterator[tuple[tuple[str, str], int, Pair]]:
@@ -114,5 +115,5 @@ def prose() -> SentencePairs:
     lines = file.read_text(encoding="utf-8").splitlines()
     ends = [round(share * len(lines)) for share in (*PROSE_PARTS, 1.0)]
     starts = [0, *ends[:-1]]
-    parts = [list(pairwise(lines[a:b])) for a, b in zip(starts, ends, strict=True)]
-    return SentencePairs("prose", *parts)
+    first, second, third = (list(pairwise(lines[a:b])) for a, b in zip(starts, ends, strict=True))
+    return SentencePairs("prose", first, second, third)
