@@ -50,6 +50,16 @@ def test_dual_point_is_minus_the_gradient(name):
         np.testing.assert_allclose(-V[:, column], slope, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("scale", [1.0, 30.0, 500.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_expansion_is_its_parts(name, scale):
+    F, Y = sample(name)
+    loss, F = LOSSES[name], scale * F if name != "poisson" else F
+    parts = loss.value(F, Y), loss.dual_point(F, Y), loss.curvature(F, Y)
+    for found, expected in zip(loss.expansion(F, Y), parts, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-300)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_curvature_is_the_derivative_of_the_gradient(name):
     F, Y = sample(name)

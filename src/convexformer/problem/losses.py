@@ -49,6 +49,10 @@ class Loss(ABC):
         losses with flat parts (Huber) need it.
         """
 
+    def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
+        """`value`, `dual_point` and `curvature`, together for less than one by one."""
+        return self.value(F, Y), self.dual_point(F, Y), self.curvature(F, Y)
+
     @abstractmethod
     def dual_value(self, V: Array, Y: Array) -> Array:
         """``D(V) = -loss*(-V)``, same shape as `value`."""
@@ -170,6 +174,12 @@ class Logistic(Loss):
         small = np.exp(-np.abs(F))
         return Y * np.where(Y * F > 0, small, 1.0) / (1.0 + small)
 
+    def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
+        small, margin = np.exp(-np.abs(F)), Y * F
+        share = 1.0 / (1.0 + small)
+        value = np.maximum(-margin, 0.0) + np.log1p(small)
+        return value, Y * np.where(margin > 0, small, 1.0) * share, small * share * share
+
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
         small = np.exp(-np.abs(F))
         return small / (1.0 + small) ** 2
@@ -208,10 +218,19 @@ class Softmax(Loss):
 
     def value(self, F: Array, Y: Array) -> Array:
         F = np.asfortranarray(F)
-        return _log_sum_exp(F - np.sum(F * Y, axis=1, keepdims=True))
+        return _log_sum_exp(F - np.sum(F * Y, axis=1, keepdims=True))[0]
 
     def dual_point(self, F: Array, Y: Array) -> Array:
-        P = self.curvature(F, Y)
+        return self._residuals(self.curvature(F, Y), Y)
+
+    def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
+        F = np.asfortranarray(F)
+        value, E = _log_sum_exp(F - np.sum(F * Y, axis=1, keepdims=True))
+        E /= E.sum(axis=1, keepdims=True)
+        return value, self._residuals(E, Y), E
+
+    @staticmethod
+    def _residuals(P: Array, Y: Array) -> Array:
         # 1 - p of a likely class is the sum of the others: exact also where the fit is perfect
         likely = P > 0.5
         others = np.sum(np.where(likely, 0.0, P), axis=1, keepdims=True)
@@ -311,11 +330,14 @@ def _log(Y: Array) -> Array:
     return np.log(np.where(Y > 0, Y, 1.0))
 
 
-def _log_sum_exp(F: Array) -> Array:
-    """``log sum_l exp(F_il)``, ``(N, 1)``; plainer than SciPy's and faster on few columns."""
+def _log_sum_exp(F: Array) -> tuple[Array, Array]:
+    """``log sum_l exp(F_il)``, ``(N, 1)``, and ``exp(F)`` over the largest of each row.
+
+    Plainer than SciPy's, and faster on few columns.
+    """
     top = F.max(axis=1, keepdims=True)
     E = np.exp(F - top)
     is_top = E == 1.0
     ties = np.count_nonzero(is_top, axis=1, keepdims=True) - 1
-    E[is_top] = 0.0
-    return top + np.log1p(E.sum(axis=1, keepdims=True) + ties)
+    others = np.where(is_top, 0.0, E).sum(axis=1, keepdims=True)
+    return top + np.log1p(others + ties), E

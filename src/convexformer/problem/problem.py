@@ -197,6 +197,11 @@ class Problem:
         """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""
         return float(np.sum(self._weigh(self.loss.value(F, self.Y))))
 
+    def expansion(self, F: Array) -> tuple[float, Array, Array]:
+        """`loss_value`, and the loss's dual point and curvature entry by entry."""
+        value, V, P = self.loss.expansion(F, self.Y)
+        return float(np.sum(self._weigh(value))), V, P
+
     def _weigh(self, values: Array) -> Array:
         """Weighted sum over samples; one without weight counts for nothing, infinite or not."""
         return self.weight @ np.where(self.weight[:, None] > 0, values, 0.0)
@@ -215,11 +220,11 @@ class Problem:
         closed = self.loss.intercept(S, self.Y, self.weight)
         if closed is not None:
             return closed
-        phi, e, size = self._slope(S, b)
+        phi, e, size, P = self._slope(S, b)
         for _ in range(100):
             if np.all(np.abs(e) <= _ROUNDING * size):
                 break
-            step = self._intercept_step(S + b, e)
+            step = self._intercept_step(P, e)
             for _ in range(60):
                 trial = self._slope(S, b + step)
                 bad = (trial[0] > phi + _ROUNDING * np.abs(phi)) & (abs(trial[1]) > 0.5 * abs(e))
@@ -229,17 +234,17 @@ class Problem:
             else:
                 break
             b = b + step
-            phi, e, size = trial
+            phi, e, size, P = trial
         return b
 
-    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array]:
-        """Loss, minus its slope in the intercept, and the size of the slope's terms."""
-        F = S + b
-        V = self.weight[:, None] * self.loss.dual_point(F, self.Y)
-        return self._weigh(self.loss.value(F, self.Y)), V.sum(axis=0), np.abs(V).sum(axis=0)
+    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+        """Loss, minus its slope in the intercept, the size of the slope's terms, and curvature."""
+        value, V, P = self.loss.expansion(S + b, self.Y)
+        V = self.weight[:, None] * V
+        return self._weigh(value), V.sum(axis=0), np.abs(V).sum(axis=0), P
 
-    def _intercept_step(self, F: Array, e: Array) -> Array:
-        H = self.weight[:, None] * self.loss.curvature(F, self.Y)
+    def _intercept_step(self, P: Array, e: Array) -> Array:
+        H = self.weight[:, None] * P
         if self.loss.joint:
             return self._joint_step(H, e)
         return e / np.maximum(H.sum(axis=0), 1e-10 * self.weight.sum())
@@ -262,7 +267,7 @@ class Problem:
     @cached_property
     def _null(self) -> Array:
         F = np.broadcast_to(self.null_intercept, self.Y.shape)
-        return self.balanced(F)[0]
+        return self.balanced(*self.loss.expansion(F, self.Y)[1:])[0]
 
     @cached_property
     def beta_max(self) -> float:
@@ -272,13 +277,14 @@ class Problem:
             return 0.0
         return check_range(float(np.max(point.norms, initial=0.0)))
 
-    def balanced(self, F: Array) -> tuple[Array, Array]:
-        """``V`` at scores `F`, made to sum to zero where there is an intercept, and its step."""
-        V = self.weight[:, None] * self.loss.dual_point(F, self.Y)
-        total = np.zeros(self.n_outputs)
+    def balanced(self, V: Array, P: Array) -> tuple[Array, Array]:
+        """Weighted `V`, made to sum to zero where there is an intercept, and its step.
+
+        `V` and `P` are dual point and curvature of the loss, entry by entry.
+        """
+        V, total = self.weight[:, None] * V, np.zeros(self.n_outputs)
         if not self.intercept:
             return V, total
-        P = self.loss.curvature(F, self.Y)
         H = self.weight[:, None] * P
         size = H.sum(axis=0)
         if not self.loss.joint and np.any(size <= 0):
@@ -302,7 +308,7 @@ class Problem:
         """
         if self._last is not None and np.array_equal(self._last[0], F):
             return self._last[1]
-        V, _ = self.balanced(F)
+        V, _ = self.balanced(*self.loss.expansion(F, self.Y)[1:])
         lower, upper = self._bounds
         over = np.maximum(V - upper, lower - V)
         if np.any(over > _ROUNDING * self.weight[:, None]):

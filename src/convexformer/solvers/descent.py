@@ -193,18 +193,14 @@ class _Descent:
             move = Z - spot.Z
             with np.errstate(over="ignore", invalid="ignore"):
                 S = self.origin.S + self.X.predict(Z - self.Z0)
-                F = S + spot.b
-                value = problem.loss_value(F) + self.beta * float(np.sum(self.weight * shrunk))
+                value, V, P = problem.expansion(S + spot.b)
+                value += self.beta * float(np.sum(self.weight * shrunk))
             if value <= ceiling - 5e-5 * curvature * float(np.sum(move * move)):
-                return self._arrive(Z, S, spot.b, value)
+                V, step = problem.balanced(V, P)  # after a Newton step of the intercept
+                M = self.M0 + self.X.correlate(V - self.point.V)
+                return _Spot(Z, S, spot.b + step, V, M, value)
             curvature *= 2.0
         return None
-
-    def _arrive(self, Z: Array, S: Array, b: Array, value: float) -> _Spot:
-        """The dual point at new scores, after a Newton step of the intercept."""
-        V, step = self.problem.balanced(S + b)
-        M = self.M0 + self.X.correlate(V - self.point.V)
-        return _Spot(Z, S, b + step, V, M, value)
 
     # How far, and how long it will take ----------------------------------------------------------
 
