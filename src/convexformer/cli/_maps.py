@@ -1,0 +1,90 @@
+"""``convexformer reproduce maps``: attention maps of students beside their teacher's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.text import Text
+
+from . import _options as opt
+from ._console import InputError, check_folder, emit, friendly, out
+from ._figures import headless, save
+from ._grokking import Folder, _progress
+
+Model = Annotated[str, typer.Option(help="As for extract.")]
+Layer = Annotated[int, typer.Option(min=0, help="Layer to learn from, counted from 0.")]
+Sentences = Annotated[int, typer.Option(min=40, help="Most sentences.")]
+Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the split and of the training.")]
+
+
+@friendly
+def maps(
+    folder: Folder = Path("maps"),
+    model: Model = "minilm",
+    layer: Layer = 2,
+    sentences: Sentences = 1200,
+    steps: Steps = 1000,
+    seed: Seed = 0,
+    json: opt.Json = False,
+) -> None:
+    """Compare what students of every head look at with what the head looks at.
+
+    Sentences are MRPC's where CONVEXFORMER_MRPC names its folder, else those of the package. Every
+    finished job is kept in DIR at once: after an interruption, run the same command again.
+    """
+    check_folder(folder, (), force=True)
+    experiment = _load()
+    settings = experiment.Settings(
+        model=model, layer=layer, sentences=sentences, steps=steps, seed=seed
+    )
+    with _progress(folder) as report:
+        results = experiment.run(folder, settings, report=report)
+    headless()
+    from convexformer.experiments.maps_figure import draw
+
+    save(draw(results), folder / "maps.png")
+    rows = experiment.summary(results)
+    if json:
+        emit({"rows": rows, "files": [folder / "results.json", folder / "maps.png"]})
+    else:
+        _tell(results, rows, folder)
+
+
+def _load() -> Any:
+    """The experiment; a missing package is named, with the line that cures it, before any work."""
+    try:
+        import convexformer.nn  # noqa: F401  # first, because its error says what to install
+        from convexformer.activations._loading import require
+        from convexformer.experiments import maps
+
+        require()
+    except ImportError as error:
+        raise InputError(error) from error
+    return maps
+
+
+def _tell(results: dict[str, Any], rows: list[dict[str, Any]], folder: Path) -> None:
+    from ._words import plain_table
+
+    numbers = ("test share", "cosine", "correlation", "JS", "cosine, words", "JS, words")
+    table = plain_table("map", *numbers, right=numbers)
+    for row in rows:
+        values = [row[name] for name in ("share", "cosine", "correlation", "jensen_shannon")]
+        values += [row["words_cosine"], row["words_jensen_shannon"]]
+        shown = ["" if value is None else f"{value:.2f}" for value in values]
+        table.add_row(row["map"], *shown)
+    console = out()
+    console.print(table)
+    heads = len(np.asarray(results["shares"]["convex"]))
+    console.print(
+        Text(
+            f"\nMeans over {heads} heads. Convex students are certified, relative duality gap at "
+            f"most {results['relative_gap']:.1e}. words: without special tokens.",
+            "dim",
+        )
+    )
+    console.print(Text(f"Wrote {folder / 'results.json'} and {folder / 'maps.png'}", "dim"))
