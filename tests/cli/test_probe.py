@@ -24,6 +24,8 @@ def test_a_table_a_figure_and_json(run, run_json, activations, tmp_path):
     shown = run("probe", kept, "--figure", tmp_path / "again.png").stdout
     assert "Certified optimum for every head" in " ".join(shown.split())
     assert (tmp_path / "again.png").read_bytes() == figure.read_bytes()
+    kept.write_text(json.dumps(told | {"tol": 1e-15}))
+    assert "Not every head reached the gap of 1e-15" in run("probe", kept).stdout
     row = next(line for line in shown.splitlines() if line.split()[:1] == ["1"])
     assert f"{told['heads'][1]['share']:.2f}" in row and "first" in row
 

@@ -29,7 +29,7 @@ def result():
         )
         for h, share in enumerate((0.8, 0.5, -0.05))
     ]
-    return LayerProbe("small", 1, 3, False, (60, 20, 20), (600, 210, 190), heads, 0, 1.5)
+    return LayerProbe("small", 1, 3, False, (60, 20, 20), (600, 210, 190), heads, 1e-6, 0, 1.5)
 
 
 def test_bars_and_maps_are_what_was_found(result):

@@ -71,13 +71,17 @@ class ArrayActivations:
         """Names of the tokens of text i: no two texts are the same."""
         return [f"{i}.{t}" for t in range(self.lengths[i])]
 
+    def segments(self, i: int) -> NDArray[np.int8]:
+        """Segments of text i: no token is special."""
+        return np.zeros(int(self.lengths[i]), dtype=np.int8)
+
     def __getitem__(self, i: int) -> TextActivations:
         n = int(self.lengths[i])
         V, A = self.values[i, :n], self.maps[i, :, :n, :n]
         return TextActivations(
             tokens=self.tokens(i),
             offsets=np.zeros((n, 2), dtype=np.int32),
-            segments=np.zeros(n, dtype=np.int8),
+            segments=self.segments(i),
             inputs=None,
             values=V,
             heads=np.einsum("hts,she->the", A, V),

@@ -179,6 +179,10 @@ class Activations:
         shard, place = divmod(i, self.recipe.batch_size)
         return list(json.loads(self._shard(shard).metadata()["tokens"])[place])
 
+    def segments(self, i: int) -> NDArray[np.int8]:
+        """Segments of text i alone, as in :class:`TextActivations`."""
+        return np.asarray(self._slice("segments", i))
+
     @cached_property
     def projection(self) -> tuple[Array, Array]:
         """Output projection ``(n_heads, head_dim, d)`` and its bias ``(d,)``.

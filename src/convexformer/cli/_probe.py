@@ -165,7 +165,6 @@ def _show(result: LayerProbe, figure: Path | None) -> None:
         )
     )
     console.print(_table(result.heads))
-    n = len(result.heads)
     console.print(
         Text(
             "\nshare: of the variance of what a head writes, explained on unseen text by certified "
@@ -174,18 +173,24 @@ def _show(result: LayerProbe, figure: Path | None) -> None:
             "dim",
         )
     )
-    console.print(
-        Text.assemble(
-            ("Certified optimum", "bold green"),
-            " for every head: relative duality gap at most ",
-            (f"{result.worst_gap:.1e}", "bold"),
-            f". The offset that mixing weighs most is that of the model's own mean attention in "
-            f"{result.agreement} of {n} heads.",
-        )
-    )
+    console.print(_verdict(result))
     console.print(Text(f"Took {result.seconds:.1f} s.", "dim"))
     if figure is not None:
         console.print(Text(f"Figure: {figure}", "dim"), soft_wrap=True)
+
+
+def _verdict(result: LayerProbe) -> Text:
+    reached = result.worst_gap <= result.tol
+    head, style = "Certified optimum for every head", "bold green"
+    if not reached:
+        head, style = f"Not every head reached the gap of {result.tol:g}", "bold yellow"
+    return Text.assemble(
+        (head, style),
+        ": relative duality gap at most ",
+        (f"{result.worst_gap:.1e}", "bold"),
+        ". The offset that mixing weighs most is that of the model's own mean attention in "
+        f"{result.agreement} of {len(result.heads)} heads.",
+    )
 
 
 def _table(heads: list[HeadProbe]) -> Table:

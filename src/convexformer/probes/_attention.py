@@ -22,7 +22,7 @@ def mean_attention(
     activations: Activations | ArrayActivations,
     texts: Iterable[int],
     places: Places,
-    separators: list[NDArray],
+    separators: dict[int, NDArray],
 ) -> Array:
     """Mean attention of every head to every place, ``(heads, places)``.
 

@@ -133,6 +133,8 @@ class LayerProbe:
     n_texts, n_targets : tuple of int
         Of training, validation and test.
     heads : list of HeadProbe
+    tol : float
+        Relative duality gap that was asked for.
     seed : int
     seconds : float
     """
@@ -144,6 +146,7 @@ class LayerProbe:
     n_texts: tuple[int, ...]
     n_targets: tuple[int, ...]
     heads: list[HeadProbe]
+    tol: float
     seed: int
     seconds: float
 
@@ -262,6 +265,7 @@ def probe(
         n_texts=tuple(len(part) for part in texts.parts),
         n_targets=tuple(int(found.lengths[part].sum()) for part in texts.parts),
         heads=heads,
+        tol=tol,
         seed=seed,
         seconds=time.perf_counter() - start,
     )
@@ -301,15 +305,18 @@ class _Texts:
 
     def __init__(self, found: Source, window: int, parts: list[NDArray[np.intp]]) -> None:
         self.found, self.parts = found, parts
-        separators = [_inner_separators(found, i) for i in range(len(found))]
+        used = np.concatenate(parts).tolist()
+        separators = {i: _inner_separators(found, i) for i in used}
         causal = is_causal(np.asarray(found[int(i)].maps) for i in parts[0])
-        self.places = Places(window, causal, any(np.any(flags) for flags in separators))
+        self.places = Places(window, causal, any(np.any(flags) for flags in separators.values()))
         self.attention = mean_attention(
             found, (int(i) for i in parts[0]), self.places, separators
         )  # (heads, places)
         self.arrays = [self._arrays(part, separators) for part in parts]
 
-    def _arrays(self, part: NDArray[np.intp], separators: list[NDArray]) -> tuple[NDArray, ...]:
+    def _arrays(
+        self, part: NDArray[np.intp], separators: dict[int, NDArray]
+    ) -> tuple[NDArray, ...]:
         """Values and outputs of some texts, padded, with masks."""
         lengths = self.found.lengths[part]
         n, heads, e = int(lengths.max()), self.found.n_heads, self.found.head_dim
@@ -318,7 +325,7 @@ class _Texts:
         for j, i in enumerate(part):
             text = self.found[int(i)]
             V[j, : lengths[j]], Y[j, : lengths[j]] = text.values, text.heads
-            flags[j, : lengths[j]] = separators[i]
+            flags[j, : lengths[j]] = separators[int(i)]
         return V, Y, np.arange(n) < lengths[:, None], flags
 
     def of_head(self, head: int) -> list[Part]:
@@ -334,7 +341,7 @@ class _Texts:
 
 def _inner_separators(found: Source, i: int) -> NDArray[np.bool_]:
     """Special tokens of a text other than its first and last."""
-    special = found[i].segments == -1
+    special = found.segments(i) == -1
     special[[0, -1]] = False
     return np.asarray(special)
 
