@@ -19,7 +19,9 @@ NAMED |= {"first": heads.first, "last": heads.last, "mean": heads.uniform}
 @pytest.fixture(scope="module", params=[0, 1, 2])
 def known(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("known")
-    return probe(heads.write(folder, list(NAMED.values()), seed=request.param), window=WINDOW)
+    return probe(
+        heads.write(folder, list(NAMED.values()), seed=request.param, n_texts=80), window=WINDOW
+    )
 
 
 @pytest.mark.parametrize("head", range(len(NAMED)), ids=list(NAMED))
