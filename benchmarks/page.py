@@ -28,7 +28,7 @@ coefficients by code that is nobody's solver. A cell is won by the shortest time
   nothing; ours pays for building its problem. Median of interleaved repetitions, with their range.
 - **Settings** of peers are swept from loose to tight; the fastest run that meets the gap counts,
   and all are in the results. A peer's run may take 12 times as long as ours, within bounds
-  (the column *limit*), and all runs of a sweep 1.3 times that.
+  (the column *limit*); none begins once a sweep has taken 1.3 times that.
 - **First call**: the same in a fresh process, beside the time of importing.
 - **By value**: some runs have an objective within the gap of the optimum while their residuals do
   not show it. Their time stands in this column, the kindest reading.

@@ -30,7 +30,7 @@ from .processes import Process, available
 
 RESULTS = Path(__file__).parent / "results"
 FACTOR = 12.0  # a peer's run may take so many times as long as ours
-SWEEP = 1.3  # and all runs of a sweep so many times the limit of one
+SWEEP = 1.3  # no run begins once a sweep has taken so many times the limit of one
 REPETITIONS = {"quick": 2, "standard": 3, "large": 1}
 LIMITS = {"quick": (1.0, 2.0), "standard": (3.0, 60.0), "large": (60.0, 600.0)}  # of a peer's run
 OUR_LIMIT = {"quick": 30.0, "standard": 120.0, "large": 1200.0}
@@ -164,11 +164,11 @@ def _sweep(
 ) -> Iterator[Run]:
     """Runs from the loosest setting on, until one meets `gap` or time is out.
 
-    A run has `limit`, all of a sweep a little more.
+    A run has `limit`; none begins once a sweep has taken a little more.
     """
     left = SWEEP * limit
     for setting in settings:
-        run = process.run(task, setting, min(limit, left))
+        run = process.run(task, setting, limit)
         left -= run.cpu
         yield run
         if run.failed == "out of time" or run.gap <= gap or left <= 0:
