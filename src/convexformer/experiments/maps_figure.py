@@ -31,8 +31,9 @@ def draw(results: Record) -> Figure:
 
     examples = results["examples"]
     tokens = examples[0]["tokens"]
+    middles = np.arange(len(tokens)) + 0.5
     side = CELL * len(tokens)
-    left, top, bottom, gap = 1.35, 0.95, 1.1, 0.22
+    left, top, bottom, gap = 1.35, 0.95, 0.9, 0.22
     width = left + len(TITLES) * (side + gap)
     height = top + len(examples) * (side + gap) + bottom
     figure = plt.figure(figsize=(width, height))
@@ -45,11 +46,11 @@ def draw(results: Record) -> Figure:
             if row == 0:
                 ax.set_title(TITLES[name], fontsize=8.5, fontweight="normal", pad=5)
             if column == 0:
-                ax.set_yticks(range(len(tokens)), tokens, fontsize=5.5)
+                ax.set_yticks(middles, tokens, fontsize=5.5)
                 share = results["shares"]["convex"][example["head"]]
                 ax.set_ylabel(f"head {example['head']}\nstatic share {share:.2f}", fontsize=8.5)
             if row == len(examples) - 1:
-                ax.set_xticks(range(len(tokens)), tokens, fontsize=5.5, rotation=90)
+                ax.set_xticks(middles, tokens, fontsize=5.5, rotation=90)
     title = f"What students of a head look at ({results['settings']['model']}, layer "
     title += f"{results['settings']['layer']})"
     figure.text(0.12 / width, 1 - 0.3 / height, title, fontsize=12, fontweight="bold")
