@@ -14,6 +14,7 @@ from . import _options as opt
 from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
 from ._drop_in import drop_in
 from ._grokking import SeveralValues, grokking
+from ._maps import maps
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,6 +62,7 @@ def main() -> None:
 
 reproduce.command(cls=SeveralValues)(grokking)
 reproduce.command("drop-in")(drop_in)
+reproduce.command()(maps)
 
 
 @reproduce.command()
