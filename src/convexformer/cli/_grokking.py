@@ -200,8 +200,8 @@ def _number(value: float | None) -> str:
 def _tell(results: dict[str, Any], files: list[Path]) -> None:
     from ._words import plain_table
 
-    numbers = ("99 % at step", "seconds", "reached", "persistent")
-    table = plain_table("contestant", *numbers, right=numbers)
+    numbers = ("steps", "seconds", "at 99 %", "stay")
+    table = plain_table("to 99 % of the test half", *numbers, right=numbers)
     for row in results["rows"]:
         if row["study"] == "contest":
             table.add_row(
@@ -213,5 +213,5 @@ def _tell(results: dict[str, Any], files: list[Path]) -> None:
     out().print(table)
     if not results["complete"]:
         out().print("\nNot all jobs are done: run the same command again to go on.")
-    shown = Text.assemble("\nWritten: ", (" and ".join(map(str, files)), "bold"))
+    shown = Text.assemble("\nPage and figures: ", (", ".join(map(str, files)), "bold"))
     out().print(shown, soft_wrap=True)

@@ -34,7 +34,7 @@ LOSSES = {"squared": 1e-6, "softmax": 1e-3}  # relative gaps to solve to
 EMBEDDINGS = ("random", "learnt")
 GATES = (0, 16)
 BETAS = (0.1, 0.01)  # fractions of the strength at which all is zero
-MAX_SECONDS = 60.0
+MAX_SECONDS = 30.0
 LEARNING_STEPS = 500  # of the network whose embeddings are taken
 
 
@@ -124,4 +124,8 @@ def convex_jobs() -> list[ConvexJob]:
         for gates in GATES
         for beta in BETAS
     ]
-    return squared + [ConvexJob(embedding, "softmax", 16, 0.1) for embedding in EMBEDDINGS]
+    return squared + [
+        ConvexJob(embedding, "softmax", gates, beta)
+        for embedding in EMBEDDINGS
+        for gates, beta in ((0, 0.1), (16, 0.5))
+    ]

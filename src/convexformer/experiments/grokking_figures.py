@@ -14,6 +14,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from ..plotting._style import FAINT, HUES, INK, MUTED, STYLE
+from .grokking import middle
+from .grokking_claims import percent
 from .grokking_small import SMALL
 from .records import Record
 
@@ -82,7 +84,7 @@ def draw_curves(records: list[Record], names: list[str], labels: Mapping[str, st
         for name in names:
             mine = [record["curve"] for record in records if record["name"] == name]
             steps, values = on_one_grid(mine, key)
-            low, middle, high = values.min(0), np.median(values, 0), values.max(0)
+            low, middle, high = np.nanquantile(values, [0, 0.5, 1], axis=0)
             band(ax, steps, (low, middle, high), COLORS[name], labels[name])
         dress(ax, title, "step")
     legend(figure, axes[0])
@@ -90,9 +92,10 @@ def draw_curves(records: list[Record], names: list[str], labels: Mapping[str, st
 
 
 def on_one_grid(curves: list[Record], key: str) -> tuple[Array, Array]:
-    """Steps and values ``(seeds, steps)``; a run that ended early keeps its last value."""
+    """Steps and values ``(seeds, steps)``, NaN after the end of a run."""
     steps = np.unique(np.concatenate([curve["step"] for curve in curves]))
-    return steps, np.array([np.interp(steps, curve["step"], curve[key]) for curve in curves])
+    values = [np.interp(steps, curve["step"], curve[key], right=np.nan) for curve in curves]
+    return steps, np.array(values)
 
 
 def band(
@@ -166,52 +169,59 @@ def draw_small(records: list[Record]) -> Figure:
 
 def draw_bars(results: Record) -> Figure:
     """Steps to 99 %, and from 99 % in training to 99 % in test: bars are medians, dots seeds."""
-    rows = [row for row in results["rows"] if row["study"] == "contest" and row["reached"]]
-    rows.sort(key=lambda row: row["steps_to_99"] or np.inf)
+    rows = [row for row in results["rows"] if row["study"] == "contest" and row["steps_to_99"]]
+    rows.sort(key=lambda row: row["steps_to_99"])
     contest = [record for record in results["records"] if record["study"] == "contest"]
-    seeds = {
-        row["name"]: [r for r in contest if r["name"] == row["name"] and r["steps_to_99"]]
-        for row in rows
-    }
+    seeds = [[record for record in contest if record["name"] == row["name"]] for row in rows]
     labels = [results["labels"][row["name"]] for row in rows]
     colors = [COLORS.get(row["name"], MUTED) for row in rows]
-    until = [[r["steps_to_99"] for r in seeds[row["name"]]] for row in rows]
-    gaps = [
-        [max(r["steps_to_99"] - r["steps_to_fit"], 1.0) for r in seeds[row["name"]]] for row in rows
-    ]
+    until = [[record["steps_to_99"] for record in mine] for mine in seeds]
+    gaps = [[grokking_gap(record) for record in mine] for mine in seeds]
     figure, (left, right) = panels(2, width=4.6, height=0.24 * len(rows) + 0.4)
     horizontal(left, labels, until, colors, "steps to 99 % test accuracy")
     horizontal(right, [""] * len(rows), gaps, colors, "steps between 99 % in training and in test")
     return figure
 
 
+def grokking_gap(record: Record) -> float | None:
+    """Steps from fitting the training half to telling the other."""
+    if record["steps_to_99"] is None:
+        return None
+    return float(record["steps_to_99"] - record["steps_to_fit"])
+
+
 def draw_ablations(results: Record) -> Figure:
     """Steps to 99 % of every change to the gated layer's recipe."""
     rows = [row for row in results["rows"] if row["study"] == "ablation"]
-    steps = [[s for s in row["all_steps_to_99"] if s is not None] for row in rows]
+    steps = [row["all_steps_to_99"] for row in rows]
     labels = [f"{row['name']} ({row['reached']} of {row['seeds']})" for row in rows]
     colors = [HUES[0] if row["name"] == "as chosen" else MUTED for row in rows]
     figure, (ax,) = panels(1, width=6.4, height=0.24 * len(rows) + 0.2)
-    horizontal(ax, labels, steps, colors, "steps to 99 % test accuracy (seeds that reached it)")
+    horizontal(ax, labels, steps, colors, "steps to 99 % test accuracy")
     for place, row in enumerate(rows):
-        if not row["reached"]:
-            words = f"not in {row['last_step']:.0f} steps; best {row['best']:.0%}"
+        if row["steps_to_99"] is None:
+            words = f"not in {row['last_step']:.0f} steps; best {percent(row['best'])}"
             ax.text(0.01, place, words, va="center", fontsize=8, transform=ax.get_yaxis_transform())
     return figure
 
 
 def horizontal(
-    ax: Axes, labels: list[str], values: Iterable[list[float]], colors: list[str], title: str
+    ax: Axes,
+    labels: list[str],
+    values: Iterable[list[float | None]],
+    colors: list[str],
+    title: str,
 ) -> None:
-    """Bars of medians from above to below, with a dot for every seed."""
+    """Bars of medians from above to below, with a dot for every seed that has a value."""
+    style: dict[str, Any] = {"color": INK, "s": 9, "zorder": 3, "linewidths": 0}
     for place, (mine, color) in enumerate(zip(values, colors, strict=True)):
-        if mine:
-            ax.barh(place, np.median(mine), color=color, alpha=0.75, height=0.62)
-            style: dict[str, Any] = {"color": INK, "s": 9, "zorder": 3, "linewidths": 0}
-            ax.scatter(mine, [place] * len(mine), **style)
+        if (median := middle(mine)) is not None:
+            ax.barh(place, median, color=color, alpha=0.75, height=0.62)
+            dots = [value for value in mine if value is not None]
+            ax.scatter(dots, [place] * len(dots), **style)
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
-    ax.set_xscale("log")
-    log_steps(ax.xaxis)
+    ax.set_xlim(left=0)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.set_xlabel(title)

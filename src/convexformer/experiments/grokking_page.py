@@ -95,13 +95,16 @@ FIGURES = {
     "mod97": (
         "Accuracies and loss modulo 97",
         "Lines are medians over seeds, bands reach from the lowest to the highest seed. Runs end "
-        "500 steps\nafter they first reach 99 %, and keep their last value in the figure.",
+        "500 steps\nafter they first reach 99 %.",
     ),
     "bars": (
         "Steps to 99 %, and from fitting to generalising",
         "Bars are medians, dots seeds; contestants of which no seed reached 99 % are left out.",
     ),
-    "ablations": ("Steps to 99 % of each ablation", "Bars are medians, dots seeds."),
+    "ablations": (
+        "Steps to 99 % of each ablation",
+        "Bars are medians, dots seeds; in brackets, how many seeds reached 99 %.",
+    ),
     "depth": ("One layer against two", "Lines are medians over seeds, bands all seeds."),
     "mod15": ("Modulo 15", "Lines are medians over splits, bands quartiles."),
 }

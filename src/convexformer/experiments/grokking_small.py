@@ -35,10 +35,10 @@ MODULUS = 15
 VOCABULARY = MODULUS + 2
 SHARES = (0.8, 0.5)
 SPLITS, TUNING_SPLITS = 20, 2
-STEPS, TUNING_STEPS, EVERY = 2000, 1000, 50
+STEPS, TUNING_STEPS, EVERY = 2000, 600, 50
 VALIDATION = 0.2  # of the training part, where hyperparameters are chosen
 CLIP, AVERAGE, WARMUP = 0.25, 0.95, 10
-GRID = [(lr, decay) for lr in (1e-2, 3e-3) for decay in (0.3, 1.0, 3.0)]
+GRID = [(lr, decay) for lr in (0.02, 0.005) for decay in (0.3, 1.0, 3.0)]
 
 Array = NDArray[np.float64]
 
@@ -74,9 +74,9 @@ SMALL: dict[str, Small] = {
     "gated": Small("gated layer", partial(gated, 1, 16, 32), one_hot=True),
     "gated-4": Small("4 gated layers", partial(gated, 4, 8, 16), 4, one_hot=True),
     "power": Small("standard block", partial(_transformer, 1, 32)),
-    "mlp": Small("ReLU MLP", partial(MLP, VOCABULARY, MODULUS, 16, 256)),
-    "square": Small("squared MLP", partial(MLP, VOCABULARY, MODULUS, 16, 256, square=True)),
     "hypercube": Small("HyperCube", partial(HyperCube, VOCABULARY, MODULUS), squares=True),
+    "square": Small("squared MLP", partial(MLP, VOCABULARY, MODULUS, 16, 256, square=True)),
+    "mlp": Small("ReLU MLP", partial(MLP, VOCABULARY, MODULUS, 16, 256)),
     "power-4": Small("4 standard blocks", partial(_transformer, 4, 32), 4, effort=0.5),
 }
 
@@ -136,13 +136,13 @@ def choose_setting(record: Record) -> tuple[float, float]:
 
 def run_small(ledger: Ledger, layers: tuple[int, ...]) -> None:
     """Choose settings and train on all splits, for every network with a wanted number of layers."""
-    for name, small in SMALL.items():
-        if small.layers in layers:
-            with ledger.part():
-                most, trial = round(small.effort * STEPS), round(small.effort * TUNING_STEPS)
-                tuned = ledger.do(SmallJob(name, SHARES[0], None, trial, TUNING_SPLITS))
-                setting = choose_setting(tuned)
-                ledger.do_all(SmallJob(name, share, setting, most, SPLITS) for share in SHARES)
+    for share in SHARES:
+        for name, small in SMALL.items():
+            if small.layers in layers:
+                with ledger.part():
+                    most, trial = round(small.effort * STEPS), round(small.effort * TUNING_STEPS)
+                    tuned = ledger.do(SmallJob(name, SHARES[0], None, trial, TUNING_SPLITS))
+                    ledger.do(SmallJob(name, share, choose_setting(tuned), most, SPLITS))
 
 
 # Training ---------------------------------------------------------------------------------------

@@ -63,9 +63,9 @@ def deep(layers: int) -> dict[str, Any]:
 
 CONTESTANTS: dict[str, Contestant] = {
     "gated": Contestant("gated layer", "gated"),
-    "power": Contestant("standard block, chosen from the grid", "power"),
+    "power": Contestant("standard block, from the grid", "power"),
     "power-slow": Contestant(
-        "standard block, learning rate 0.003, decay 1", "power", fixed=Recipe("power", lr=0.003)
+        "standard block, lr 0.003, decay 1", "power", fixed=Recipe("power", lr=0.003)
     ),
     "mlp": Contestant("ReLU MLP", "mlp"),
     "power-default": Contestant(
