@@ -1,9 +1,9 @@
 """How static are the heads of a real encoder? All layers of MiniLM, on unseen sentences.
 
 ``python -m benchmarks.probes`` (`make probes`) extracts and probes layer by layer into
-``benchmarks/probes``, skips what is there, and writes the table of ``docs/probes.md`` and its
-figure anew from these files. Sentences are those of MRPC where ``CONVEXFORMER_MRPC`` names its
-folder, else ``sentences.txt``.
+``benchmarks/probes``, skips what is there, and writes the tables of ``docs/probes.md`` and its
+figures anew from these files and from those of `make maps`. Sentences are those of MRPC where
+``CONVEXFORMER_MRPC`` names its folder, else prose of this project.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks import encoder
 
 from convexformer.activations import extract
 from convexformer.cli._console import to_json
+from convexformer.experiments import maps, maps_figure
 from convexformer.experiments.records import replace, stamp, table
 from convexformer.plotting import ProbeDisplay
 from convexformer.probes import LayerProbe, probe
@@ -26,8 +27,8 @@ from convexformer.probes import LayerProbe, probe
 HERE = Path(__file__).parent
 RESULTS = HERE / "probes"
 PAGE = HERE.parent / "docs" / "probes.md"
-FIGURE = PAGE.parent / "figures" / "probe.png"
-MARKS = "<!-- made by make probes -->", "<!-- end -->"
+FIGURES = PAGE.parent / "figures"
+MAPS = HERE / "maps" / "results.json"
 LAYERS, SENTENCES = 6, 1200
 SHOWN = 2  # the layer of the figure
 COMMAND = "python -m benchmarks.probes"
@@ -64,21 +65,43 @@ def run(layer: int) -> dict:
 
 
 def publish() -> None:
-    """The table of the page, and the figure, from the files."""
+    """The tables of the page, and its figures, from the files."""
+    matplotlib.use("Agg")
+    FIGURES.mkdir(exist_ok=True)
     records = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
     probes = [LayerProbe.from_dict(record) for record in records]
-    rows = [_row(result) for result in probes]
     header = ["layer", "static share, by head", "mean", "by weights", "own", "agree", "gap"]
     texts = ", ".join(dict.fromkeys(record["text"] for record in records))
-    head, rest = PAGE.read_text().split(MARKS[0])
-    tail = rest.split(MARKS[1])[1]
     words = (
         f"Sentences: {texts}; {sum(probes[0].n_texts)}, of which {probes[0].n_texts[2]} to test."
     )
-    replace(PAGE, "\n".join([head + MARKS[0], words, "", table(header, rows), "", MARKS[1]]) + tail)
-    matplotlib.use("Agg")
-    FIGURE.parent.mkdir(exist_ok=True)
-    ProbeDisplay.from_probe(probes[SHOWN]).figure_.savefig(FIGURE, dpi=110)
+    _write("probes", words, table(header, [_row(result) for result in probes]))
+    ProbeDisplay.from_probe(probes[SHOWN]).figure_.savefig(FIGURES / "probe.png", dpi=110)
+    if MAPS.exists():
+        results = json.loads(MAPS.read_text())
+        words = f"Sentences: {results['text']}; {sum(results['n_texts'])}, of which "
+        words += f"{results['n_texts'][2]} to test. One seed."
+        _write("maps", words, _maps_table(results))
+        maps_figure.draw(results).savefig(FIGURES / "maps.png", dpi=110)
+
+
+def _write(name: str, words: str, rows: str) -> None:
+    """Put a table between the marks of the page that have this name."""
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    head, rest = PAGE.read_text().split(start)
+    replace(PAGE, "\n".join([head + start, words, "", rows, "", end]) + rest.split(end)[1])
+
+
+def _maps_table(results: dict) -> str:
+    measures = ("share", "cosine", "correlation", "jensen_shannon")
+    measures += ("words_cosine", "words_correlation", "words_jensen_shannon")
+    header = ["map", "test share", "cosine", "correlation", "JS"]
+    header += ["cosine, words", "correlation, words", "JS, words"]
+    rows = [
+        [row["map"], *("" if row[key] is None else f"{row[key]:.2f}" for key in measures)]
+        for row in maps.summary(results)
+    ]
+    return table(header, rows)
 
 
 def _row(result: LayerProbe) -> list[str]:

@@ -70,7 +70,7 @@ def _load() -> Any:
 def _tell(results: dict[str, Any], rows: list[dict[str, Any]], folder: Path) -> None:
     from ._words import plain_table
 
-    numbers = ("test share", "cosine", "correlation", "JS", "cosine, words", "JS, words")
+    numbers = ("share", "cosine", "corr.", "JS", "cosine w.", "JS w.")
     table = plain_table("map", *numbers, right=numbers)
     for row in rows:
         values = [row[name] for name in ("share", "cosine", "correlation", "jensen_shannon")]
@@ -83,7 +83,8 @@ def _tell(results: dict[str, Any], rows: list[dict[str, Any]], folder: Path) -> 
     console.print(
         Text(
             f"\nMeans over {heads} heads. Convex students are certified, relative duality gap at "
-            f"most {results['relative_gap']:.1e}. words: without special tokens.",
+            f"most {results['relative_gap']:.1e}. share: of variance explained on unseen text; JS: "
+            "Jensen-Shannon divergence in bits; w.: among words, without special tokens.",
             "dim",
         )
     )
