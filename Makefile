@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder probes maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick kill-test clean
+.PHONY: help encoder probes maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick kill-test clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,12 @@ grokking: $(DEV)  ## Who learns modular division how soon, and why; resumes, abo
 
 grokking-quick: $(DEV)  ## A gated layer learns division modulo 97, three seeds; about a minute
 	@folder=$$(mktemp -d) && OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce grokking --quick --out $$folder && rm -r $$folder
+
+teacher: encoder  ## Students of a real encoder's attention; resumes, about 40 minutes
+	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce teacher --out benchmarks/teacher --page docs/teacher.md
+
+teacher-quick: encoder  ## Six of these students on all 384 channels; about 3 minutes
+	@folder=$$(mktemp -d) && $(BIN)/convexformer reproduce teacher --quick --out $$folder && rm -r $$folder
 
 kill-test: $(DEV)  ## Kill the training loop at 20 random moments; its curve must not change
 	OMP_NUM_THREADS=1 KILLS=1 $(BIN)/python -m pytest -q tests/nn/test_training.py -k killed

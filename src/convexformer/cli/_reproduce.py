@@ -15,6 +15,7 @@ from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
 from ._drop_in import drop_in
 from ._grokking import SeveralValues, grokking
 from ._maps import maps
+from ._teacher import teacher
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,6 +64,7 @@ def main() -> None:
 reproduce.command(cls=SeveralValues)(grokking)
 reproduce.command("drop-in")(drop_in)
 reproduce.command()(maps)
+reproduce.command()(teacher)
 
 
 @reproduce.command()

@@ -1,0 +1,241 @@
+r"""Convex students: trained to a certified global optimum at every penalty of a path.
+
+Where weights are tied by offset, a sample is a position of a text, and there are many more of them
+than columns: the path is solved on second moments (:mod:`.teacher_moments`), and the certificate is
+computed on all samples, in float64, afterwards.
+
+Gates divide the positions: a position belongs to the nearest of a few centres of tokens, and each
+such class of positions has weights of its own. Classes share no coefficients, so their problems are
+solved one by one, and objectives and bounds add up. Centres are fixed before the fit (k-means on
+training tokens), so that the problem stays convex.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import MiniBatchKMeans
+
+from ..problem import Certificate, Problem, Squared, TokenDesign
+from ..problem.designs import Design
+from ..problem.offsets import OffsetDesign, Offsets
+from ..problem.penalties import PENALTIES
+from ..solvers import Solution, solve_path
+from .teacher_data import Lesson, Part
+from .teacher_moments import class_moments, offset_moments
+
+Array = NDArray[np.float64]
+
+BETAS = np.geomspace(0.3, 1e-5, 14)  # fractions of beta_max
+PATIENCE = 2  # penalties in a row that may raise the validation loss before a path ends
+
+
+@dataclass(frozen=True)
+class ConvexStudent:
+    """A convex program: which tokens a target sees, under which penalty, through how many gates.
+
+    ``offsets = None`` is position-wise: every target position has its own weights for every
+    position, as in the paper.
+    """
+
+    label: str
+    penalty: str
+    offsets: Offsets | None = None
+    gates: int = 1
+    betas: tuple[float, ...] = field(default=tuple(BETAS.tolist()), repr=False)
+    tol: float = 1e-5  # relative duality gap
+
+    def design(self, part: Part) -> Design:
+        """Targets as samples: texts, or positions of texts."""
+        if self.offsets is None:
+            return TokenDesign(part.X)
+        m = part.Y.shape[1]
+        return OffsetDesign(part.X[:, :m], self.offsets, separators=part.separators[:, :m])
+
+    def targets(self, part: Part) -> Array:
+        """As many rows as the design: ``(N, m c)``, or ``(N n, c)``."""
+        _, m, c = part.Y.shape
+        return part.Y.astype(np.float64).reshape(-1, m * c if self.offsets is None else c)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A convex student at the penalty that validation chose.
+
+    Attributes
+    ----------
+    certificate : Certificate
+        Of all classes of positions together, on all training samples.
+    share : float
+        Penalty as a fraction of beta_max.
+    path : list of dict
+        Of every penalty: its share, seconds since the start, and losses on the three parts.
+    seconds, seconds_of_all : float
+        Of processor time: from the data to the chosen model, and to the end of the path. Measuring
+        losses does not count.
+    active, groups : int
+        Groups of coefficients that are not zero, and their number.
+    parameters : int
+        Coefficients and intercepts, zero or not.
+    """
+
+    certificate: Certificate
+    share: float
+    path: list[dict[str, float]]
+    seconds: float
+    seconds_of_all: float
+    active: int
+    groups: int
+    parameters: int
+
+
+def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0) -> Fit:
+    """Solve along a path of penalties and choose on validation texts.
+
+    Parameters
+    ----------
+    student : ConvexStudent
+    lesson : Lesson
+    seed : int
+        Of the centres of gates; without gates nothing is random.
+    """
+    clock, start = 0.0, time.process_time()
+    centres = _centres(lesson.train, student.gates, seed)
+    parts = {
+        name: _Samples.of(student, getattr(lesson, name), centres)
+        for name in ("train", "validation", "test")
+    }
+    train = parts["train"]
+    problems = train.problems(student)
+    beta_max = max(one.problem.beta_max for one in problems)
+    path: list[dict[str, float]] = []
+    betas = [share * beta_max for share in student.betas]
+    for share, solutions in zip(student.betas, _solve(problems, betas, student.tol), strict=True):
+        clock += time.process_time() - start
+        losses = {name: part.loss(problems, solutions) for name, part in parts.items()}
+        path.append({"share": share, "seconds": clock} | losses)
+        if losses["validation"] <= min(point["validation"] for point in path):
+            best = solutions
+        elif _rising(path):
+            break
+        start = time.process_time()  # measuring is not training, here as elsewhere
+    chosen = min(path, key=lambda point: point["validation"])
+    return Fit(
+        certificate=train.certificate(student, problems, best),
+        share=chosen["share"],
+        path=path,
+        seconds=chosen["seconds"],
+        seconds_of_all=clock,
+        active=sum(int(np.count_nonzero(np.any(one.Z, axis=(1, 2)))) for one in best),
+        groups=sum(len(one.Z) for one in best),
+        parameters=sum(one.Z.size + one.intercept.size for one in best),
+    )
+
+
+def _solve(
+    problems: list[ClassProblem], betas: list[float], tol: float
+) -> Iterator[tuple[Solution, ...]]:
+    """Solutions of all classes at one penalty after the other, each from the last."""
+    # Half of it, because what is certified is another problem with other rounding.
+    return zip(*(solve_path(one.problem, betas, tol=0.5 * tol) for one in problems), strict=True)
+
+
+def _rising(path: list[dict[str, float]]) -> bool:
+    """Whether the lowest validation loss lies `PATIENCE` penalties back."""
+    losses = [point["validation"] for point in path]
+    return len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE
+
+
+# Samples, and classes of them -------------------------------------------------------------------
+
+
+def _centres(train: Part, count: int, seed: int) -> Array | None:
+    """Centres of `count` classes of training tokens, ``(count, d)``."""
+    if count == 1:
+        return None
+    tokens = train.X.reshape(-1, train.X.shape[2])
+    means = MiniBatchKMeans(count, n_init=3, batch_size=4096, random_state=seed).fit(tokens)
+    return np.asarray(means.cluster_centers_, dtype=np.float64)
+
+
+def _nearest(tokens: NDArray[np.floating], centres: Array) -> NDArray[np.intp]:
+    """The nearest centre of every token: ``|x|^2`` is the same for all, so it is left out."""
+    return np.argmin(np.square(centres).sum(axis=1) - 2 * (tokens @ centres.T), axis=1)
+
+
+@dataclass(frozen=True)
+class ClassProblem:
+    """The problem of one class of positions, and means that give back its intercept.
+
+    ``means = None`` where the problem has an intercept of its own.
+    """
+
+    problem: Problem
+    means: tuple[Array, Array] | None = None  # of tokens (groups, d), of targets (c,)
+
+    def intercept(self, solution: Solution) -> Array:
+        """The best one beside the solution's coefficients."""
+        if self.means is None:
+            return solution.intercept
+        tokens, targets = self.means
+        return np.asarray(targets - np.tensordot(tokens, solution.Z, axes=2))
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """One part as a design and targets, and which samples belong to which class."""
+
+    part: Part
+    design: Design
+    Y: Array  # (samples, outputs)
+    classes: list[NDArray[np.bool_]]  # (samples,) each
+
+    @classmethod
+    def of(cls, student: ConvexStudent, part: Part, centres: Array | None) -> Self:
+        design, Y = student.design(part), student.targets(part)
+        if centres is None:
+            return cls(part, design, Y, [np.ones(len(Y), dtype=bool)])
+        nearest = _nearest(part.X.reshape(len(Y), -1), centres)
+        return cls(part, design, Y, [nearest == k for k in range(len(centres))])
+
+    def problems(self, student: ConvexStudent) -> list[ClassProblem]:
+        """Small ones with the same objective where there are more samples than columns."""
+        penalty = PENALTIES[student.penalty]()
+        if self.design.n_samples <= self.design.n_groups * self.design.dim:
+            return [ClassProblem(Problem(self.design, Squared(), penalty, self.Y))]
+        if isinstance(self.design, OffsetDesign) and len(self.classes) == 1:
+            moments = [offset_moments(self.design, self.Y)]
+        else:
+            moments = class_moments(self.design, self.Y, self.classes)
+        return [ClassProblem(one.problem(penalty), one.means) for one in moments]
+
+    def loss(self, problems: list[ClassProblem], solutions: tuple[Solution, ...]) -> float:
+        """Of the predictions: every sample by its own class."""
+        F = np.zeros(self.Y.shape)
+        for belongs, one, solution in zip(self.classes, problems, solutions, strict=True):
+            scores = self.design.predict(solution.Z) + one.intercept(solution)
+            F[belongs] = scores[belongs]
+        return self.part.loss(F)
+
+    def certificate(
+        self, student: ConvexStudent, problems: list[ClassProblem], best: tuple[Solution, ...]
+    ) -> Certificate:
+        """Of the problem itself, on all samples: objectives and bounds of classes add up."""
+        penalty = PENALTIES[student.penalty]()
+        known = [
+            Problem(self.design, Squared(), penalty, self.Y, belongs.astype(float)).certificate(
+                solution.Z, one.intercept(solution), solution.certificate.beta
+            )
+            for belongs, one, solution in zip(self.classes, problems, best, strict=True)
+        ]
+        return Certificate(
+            primal=sum(one.primal for one in known),
+            dual=sum(one.dual for one in known),
+            beta=known[0].beta,
+            beta_max=max(one.beta_max for one in known),
+        )
