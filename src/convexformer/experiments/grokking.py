@@ -120,8 +120,8 @@ def _run_large(ledger: Ledger, settings: Settings) -> None:
         with ledger.part():
             chosen[name] = recipe_for(ledger, name, chosen)
             ledger.do_all(contest_jobs(name, chosen[name], settings.seeds))
-    with ledger.part():
-        ledger.do(TimingJob(chosen))
+    if chosen:
+        ledger.do(TimingJob(chosen), at_once=True)  # half a minute, and the page needs it
     if "gated" in chosen:
         jobs: list[Task] = [*ablation_jobs(chosen["gated"]), *convex_jobs()]
         for job in jobs:
