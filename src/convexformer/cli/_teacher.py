@@ -176,7 +176,7 @@ def _tell(source: str, sizes: tuple[int, ...], rows: list[dict[str, Any]]) -> No
             Text(LABELS[row["student"]], "bold" if row["convex"] else ""),
             f"{row['test_loss']:.3f}",
             f"{row['seconds']:.1f}",
-            "" if gap is None else Text(f"{gap:.0e}", "green"),
+            "" if gap is None else Text(f"{abs(gap):.0e}", "green"),
         )
     console.print(table)
     console.print(

@@ -26,7 +26,7 @@ from ..problem.designs import Design
 from ..problem.offsets import OffsetDesign, Offsets
 from ..problem.penalties import PENALTIES
 from ..solvers import Solution, solve_path
-from .teacher_data import Lesson, Part
+from .teacher_data import WATCHED, Lesson, Part
 from .teacher_moments import class_moments, offset_moments
 
 Array = NDArray[np.float64]
@@ -71,10 +71,12 @@ class Fit:
     ----------
     certificate : Certificate
         Of all classes of positions together, on all training samples.
+    losses : dict
+        Train, validation and test loss, of all texts.
     share : float
         Penalty as a fraction of beta_max.
     path : list of dict
-        Of every penalty: its share, seconds since the start, and losses on the three parts.
+        Of every penalty: its share, seconds since the start, and losses on texts of all parts.
     seconds, seconds_of_all : float
         Of processor time: from the data to the chosen model, and to the end of the path. Measuring
         losses does not count.
@@ -85,6 +87,7 @@ class Fit:
     """
 
     certificate: Certificate
+    losses: dict[str, float]
     share: float
     path: list[dict[str, float]]
     seconds: float
@@ -106,18 +109,19 @@ def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0) -> Fit:
     """
     clock, start = 0.0, time.process_time()
     centres = _centres(lesson.train, student.gates, seed)
-    parts = {
-        name: _Samples.of(student, getattr(lesson, name), centres)
-        for name in ("train", "validation", "test")
+    train = _Samples.of(student, lesson.train, centres)
+    watched = {
+        "train": _Samples.of(student, lesson.train.first(WATCHED), centres),
+        "validation": _Samples.of(student, lesson.validation, centres),
+        "test": _Samples.of(student, lesson.test.first(WATCHED), centres),
     }
-    train = parts["train"]
     problems = train.problems(student)
     beta_max = max(one.problem.beta_max for one in problems)
     path: list[dict[str, float]] = []
     betas = [share * beta_max for share in student.betas]
     for share, solutions in zip(student.betas, _solve(problems, betas, student.tol), strict=True):
         clock += time.process_time() - start
-        losses = {name: part.loss(problems, solutions) for name, part in parts.items()}
+        losses = {name: part.loss(problems, solutions) for name, part in watched.items()}
         path.append({"share": share, "seconds": clock} | losses)
         if losses["validation"] <= min(point["validation"] for point in path):
             best = solutions
@@ -125,8 +129,14 @@ def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0) -> Fit:
             break
         start = time.process_time()  # measuring is not training, here as elsewhere
     chosen = min(path, key=lambda point: point["validation"])
+    test = _Samples.of(student, lesson.test, centres)
     return Fit(
         certificate=train.certificate(student, problems, best),
+        losses={
+            "train": train.loss(problems, best),
+            "validation": chosen["validation"],
+            "test": test.loss(problems, best),
+        },
         share=chosen["share"],
         path=path,
         seconds=chosen["seconds"],
@@ -216,10 +226,13 @@ class _Samples:
 
     def loss(self, problems: list[ClassProblem], solutions: tuple[Solution, ...]) -> float:
         """Of the predictions: every sample by its own class."""
+        together = np.concatenate([solution.Z for solution in solutions], axis=2)
+        scores = np.split(self.design.predict(together), len(solutions), axis=1)
         F = np.zeros(self.Y.shape)
-        for belongs, one, solution in zip(self.classes, problems, solutions, strict=True):
-            scores = self.design.predict(solution.Z) + one.intercept(solution)
-            F[belongs] = scores[belongs]
+        for belongs, one, solution, S in zip(
+            self.classes, problems, solutions, scores, strict=True
+        ):
+            F[belongs] = S[belongs] + one.intercept(solution)
         return self.part.loss(F)
 
     def certificate(

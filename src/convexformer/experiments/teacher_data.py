@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ TARGETS = {
 }
 KINDS = {"attention": "attention", "head": "heads", "first": "attention", "output": "output"}
 LEAST_TEXTS = 8  # in a part
+WATCHED = 400  # texts of a part on which curves are measured; what is reported is of all
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def first(self, count: int) -> Self:
+        """Its first texts."""
+        return type(self)(self.X[:count], self.Y[:count], self.separators[:count])
 
     @property
     def variance(self) -> float:

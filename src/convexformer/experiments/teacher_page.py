@@ -121,7 +121,7 @@ def _table(results: Record, rows: list[Record]) -> str:
         lines.append(
             [f"**{name}**" if row["convex"] else name, _loss(row), f"{row['train_loss']:.3f}"]
             + [f"{row['objective']:.4f}", f"{row['floor']:.4f}" if "floor" in row else ""]
-            + [f"{row['relative_gap']:.0e}" if "relative_gap" in row else ""]
+            + [f"{abs(row['relative_gap']):.0e}" if "relative_gap" in row else ""]
             + [f"{row['parameters']:,}"]
             + [f"{row['seconds_to_converge']:.1f}", f"{row['seconds_of_all']:.0f}"]
         )

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from ..nn import ConvexLayer, Plan, SequenceAttention, SimplexAttention, SoftmaxAttention, Trainer
-from .teacher_data import Lesson, Part
+from .teacher_data import WATCHED, Lesson, Part
 
 Point = dict[str, float]
 
 SMALL = 0.3  # of the usual start, for queries and keys
-WATCHED = 400  # texts on which curves are measured; what is reported is of all
 EVERY = 25  # steps between two measurements
 IMPROVES = 1e-3  # a validation loss this much lower, relatively, is progress
 HIDDEN = 256  # units of the perceptron, or as many as there are inputs
