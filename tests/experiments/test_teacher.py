@@ -101,8 +101,8 @@ def test_every_student_learns_something(name, first):
         return X[:, :1, :2] if first else X[:, :, :2]
 
     lesson = make_lesson(target)
-    told = train(TRAINED[name], lesson, 1e-2, 1e-6, seed=0, steps=100, patience=50, batch=64)
-    assert told.losses["test"] < 0.8 and told.losses.keys() == {"train", "validation", "test"}
+    told = train(TRAINED[name], lesson, 1e-2, 1e-6, seed=0, steps=75, patience=50, batch=64)
+    assert told.losses["test"] < 0.9 and told.losses.keys() == {"train", "validation", "test"}
     assert told.objective >= told.losses["train"] and told.parameters > 0
     assert told.curve[0]["validation"] > told.curve[-1]["validation"]
 
@@ -111,7 +111,7 @@ def test_every_student_learns_something(name, first):
 @pytest.mark.parametrize("first", [False, True])
 def test_no_training_passes_the_floor_of_its_class(name, first):
     lesson = make_lesson(lambda X: previous(X)[:, 1:2] if first else previous(X))
-    told = train(TRAINED[name], lesson, 1e-2, 1e-3, seed=0, steps=150, patience=50, batch=64)
+    told = train(TRAINED[name], lesson, 1e-2, 1e-3, seed=0, steps=50, patience=50, batch=64)
     known = floor(name, lesson.train, 1e-3)
     lowest = known.dual / null_objective(lesson.train)
     assert known.relative_gap <= 1e-3
@@ -199,7 +199,7 @@ def short_studies():
     return (
         teacher.Study(task, (*names, "undertrained"), budget),
         teacher.Study(Task("first", 64, 4), ("positions", "adam", "undertrained"), budget),
-        teacher.Study(Task("attention", None, 4), ("softmax-1",), budget, like=task),
+        teacher.Study(Task("attention", None, 4), ("undertrained",), budget, like=task),
     )
 
 
@@ -213,9 +213,9 @@ def finished(lessons, tmp_path_factory):
 
 def test_finished_jobs_are_not_done_again(lessons, finished):
     folder, results, done = finished
-    whole = 2 + 2 + (6 + 2) + (1 + 2)  # convex, gates of two seeds, a grid and two seeds
-    first = 1 + (6 + 2 + 1) + (1 + 2)  # with a floor
-    assert len(done) == whole + first + 2
+    whole = 2 + 2 + (6 + 2) + (1 + 1)  # convex, gates of two seeds, a grid and two seeds
+    first = 1 + (6 + 2 + 1) + (1 + 1)  # with a floor
+    assert len(done) == whole + first + 2  # tuned with the usual budget
     again = teacher.run(lessons, folder, short_studies(), report=lambda *_: pytest.fail("again"))
     assert again == results == json.loads((folder / "results.json").read_text())
     assert results["complete"] and len(results["rows"]) == 9
@@ -232,6 +232,7 @@ def test_convex_rows_have_gaps_and_objectives_floors(finished):
 def test_results_that_ran_out_of_time_say_so(lessons, tmp_path):
     late = teacher.run(lessons, tmp_path, short_studies(), max_minutes=0)
     assert not late["complete"] and late["rows"] == []
+    assert late["missing"]["first"] == ["positions", "adam", "undertrained"]
 
 
 def test_page_and_figures_are_made_of_results_alone(finished):
@@ -244,6 +245,6 @@ def test_page_and_figures_are_made_of_results_alone(finished):
     page = render(results, {name: f"{name}.png" for name in figures})
     assert "UNDERTRAINED" in page and "MRPC" in page and "above the certified floor" in page
     assert all(f"({name}.png)" in page for name in figures)
-    prose = render(results | {"text": "prose"}, {})
-    assert "not MRPC" in prose
+    prose = render(results | {"text": "prose", "missing": {"head": ["simplex"]}}, {})
+    assert "not MRPC" in prose and "Not run yet, one head, whole sequence: simplex" in prose
     plt.close("all")

@@ -25,10 +25,9 @@ COLORS = {
     "adam": HUES[5],
     "perceptron": MUTED,
     "linear": MUTED,
-    "positions": HUES[0],
+    "positions": HUES[8],
     "offsets": HUES[0],
     "gated-8": HUES[6],
-    "gated-32": HUES[8],
 }
 PAPER = ("undertrained", "simplex", "adam", "positions")
 HONEST = ("softmax-1", "softmax-4", "softmax-12", "simplex", "positions", "offsets", "gated-8")
@@ -117,7 +116,7 @@ def _dress(ax: Axes, title: str) -> None:
     ax.xaxis.set_major_locator(LogLocator(subs=(1.0,)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 4.0, 6.0)))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 4.0, 5.0, 7.0)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_locator(NullLocator())
 
@@ -149,13 +148,14 @@ def draw_bars(results: Record, rows: dict[str, Record]) -> Figure:
         )
         right.plot(row["seconds_to_converge"], place, "o", color=color, markersize=5)
     names = [results["labels"][row["student"]] for row in ordered]
-    names = [f"softmax, 1 head {name}" if name.startswith("...") else name for name in names]
+    names = [name.replace("...", "softmax, 1 head,") for name in names]
     left.set_yticks(range(len(ordered)), names)
     left.set_ylim(len(ordered) - 0.4, -0.6)
     left.tick_params(axis="y", length=0)
-    left.set_xlabel("test loss (1 = predicting the mean); dots are seeds")
+    left.set_xlabel("test loss; dots are seeds")
+    right.tick_params(axis="y", length=0)
     right.set_xscale("log")
     right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     right.grid(axis="x", color=FAINT, linewidth=0.6)
-    right.set_xlabel("seconds: converged (dot), and with the search for hyperparameters")
+    right.set_xlabel("seconds to converge (dot), and with tuning")
     return figure
