@@ -226,3 +226,17 @@ def test_sparse_gradients_are_refused():
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match="dense gradients"):
         optimiser.step()
+
+
+@pytest.mark.parametrize("beta", [0.1, 1e25])
+@pytest.mark.parametrize("lr", [0.0, 0.1])
+def test_groups_stay_numbers_without_a_step_and_vanish_under_a_huge_penalty(lr, beta):
+    Z = torch.nn.Parameter(torch.tensor([[0.0, 0.0], [1.0, 2.0]]))
+    optimizer = ProximalAdam([Z], lr=lr, beta=beta, group_axes=(1,))
+    Z.grad = torch.zeros_like(Z)
+    optimizer.step()
+    assert torch.isfinite(Z).all() and torch.equal(Z[0], torch.zeros(2))
+    if lr == 0.0:
+        assert torch.equal(Z, torch.tensor([[0.0, 0.0], [1.0, 2.0]]))
+    elif beta > 1:
+        assert torch.equal(Z, torch.zeros(2, 2))

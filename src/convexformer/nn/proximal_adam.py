@@ -116,7 +116,7 @@ class ProximalAdam(torch.optim.Optimizer):
         D.div_((1 - beta2**step) ** 0.5).add_(group["eps"])
         if group["weight_decay"]:
             Z.mul_(1 - lr * group["weight_decay"])
-        if not group["beta"]:
+        if not group["beta"] or not lr:  # without a step there is nothing to shrink
             Z.addcdiv_(m, D, value=-float(lr) / (1 - beta1**step))
             return
         near = torch.linalg.vector_norm(Z, dim=group["group_axes"], keepdim=True)
@@ -193,7 +193,7 @@ def prox_group_norm(
         if bool(((excess.abs() <= 16 * number.eps) | (ahead == s)).all()):
             break
         s = ahead
-    return A.mul_(s / (D * s + strength))
+    return torch.where(size > strength, A * (s / (D * s + strength)), 0.0)
 
 
 def _check_options(options: dict[str, Any]) -> None:
