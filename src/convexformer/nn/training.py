@@ -151,7 +151,7 @@ class Trainer:
         self.averaged = model if plan.average is None else copy.deepcopy(model)
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.step, self.seconds, self.curve = 0, 0.0, list[Point]()
-        self._losses, self._order, self._written = list[float](), (-1, torch.empty(0)), 0
+        self._losses, self._order = list[float](), (-1, torch.empty(0))
 
     def run(
         self,
@@ -177,12 +177,14 @@ class Trainer:
         with self._writers() as writers:
             if not self.curve:
                 self._record(writers)
-            while self.step < self.plan.steps and not stop(self.curve):
+            ended = stop(self.curve)
+            while self.step < self.plan.steps and not ended:
                 self._step()
                 if self.step % self.plan.measure_every == 0:
                     self._record(writers)
                     if report is not None:
                         report(self.step, self.plan.steps, self.curve[-1])
+                    ended = stop(self.curve)
                 if self.step % self.plan.save_every == 0:
                     self._save()
         self._save()
@@ -235,19 +237,24 @@ class Trainer:
         if self._losses:
             point["loss"] = math.fsum(self._losses) / len(self._losses)
             if not math.isfinite(point["loss"]):
-                raise FloatingPointError(
-                    f"the loss is {point['loss']} after {self.step} steps: training diverged. "
-                    "Lower the learning rate, or clip the gradient."
-                )
+                raise self._diverged(f"the loss is {point['loss']}")
             self._losses.clear()
         if self.measure is not None:
+            modes = {part: part.training for part in self.averaged.modules()}
             self.averaged.eval()
             with torch.no_grad():
                 point |= self.measure(self.averaged)
-            self.averaged.train()
+            for part, training in modes.items():
+                part.training = training
         self.curve.append(point)
         for write in writers:
             write(point)
+
+    def _diverged(self, how: str) -> FloatingPointError:
+        return FloatingPointError(
+            f"{how} after {self.step} steps: training diverged. Lower the learning rate, or clip "
+            "the gradient."
+        )
 
     @contextmanager
     def _writers(self) -> Iterator[list[Write]]:
@@ -260,7 +267,6 @@ class Trainer:
             def to_file(point: Point) -> None:
                 file.write(json.dumps(point) + "\n")
                 file.flush()
-                self._written = file.tell()
 
             writers: list[Write] = [to_file]
             if self.tensorboard:
@@ -272,39 +278,51 @@ class Trainer:
     def _save(self) -> None:
         if self.folder is None:
             return
+        if not all(bool(w.isfinite().all()) for w in self.model.parameters()):
+            raise self._diverged("weights are not finite")
         state = {
-            "plan": asdict(self.plan),
+            "setting": self._setting(),
             "step": self.step,
             "seconds": self.seconds,
             "losses": self._losses,
-            "written": self._written,
+            "curve": self.curve,
             "model": self.model.state_dict(),
             "averaged": None if self.averaged is self.model else self.averaged.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random": random_state(),
         }
         with replaced(self.folder / CHECKPOINT) as draft:
-            torch.save(state, draft)
+            torch.save(plain(state), draft)
+
+    def _setting(self) -> dict[str, Any]:
+        """What must be the same for a training to go on."""
+        plan = {name: value for name, value in asdict(self.plan).items() if name != "steps"}
+        groups = zip(self.optimizer.param_groups, self.rates, strict=True)
+        options = [group | {"lr": float(rate), "params": ""} for group, rate in groups]
+        names = sorted(set().union(*options) - {"params"})
+        optimizer = {name: [one.get(name) for one in options] for name in names}
+        shapes = [list(part.shape) for part in self.data]
+        kind = type(self.optimizer).__name__
+        return plain(plan | optimizer | {"optimizer": kind, "shapes of data": shapes})
 
     def _resume(self) -> None:
         """Take up the checkpoint, if there is one, and forget what was written after it."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        metrics, checkpoint = self.folder / METRICS, self.folder / CHECKPOINT
-        metrics.touch()
+        checkpoint = self.folder / CHECKPOINT
         if checkpoint.exists():
             self._load(torch.load(checkpoint, weights_only=True))
-        os.truncate(metrics, self._written)
-        self.curve = [json.loads(line) for line in metrics.read_text().splitlines()]
+        with replaced(self.folder / METRICS) as draft:
+            draft.write_text("".join(json.dumps(point) + "\n" for point in self.curve))
 
     def _load(self, state: dict[str, Any]) -> None:
-        plan = asdict(self.plan)
-        changed = [name for name in plan if name != "steps" and plan[name] != state["plan"][name]]
+        now, then = self._setting(), state["setting"]
+        changed = [name for name in now | then if now.get(name) != then.get(name)]
         if changed:
-            what = ", ".join(f"{name} {state['plan'][name]}, not {plan[name]}" for name in changed)
+            what = ", ".join(f"{name} {then.get(name)}, not {now.get(name)}" for name in changed)
             raise ValueError(
-                f"{self.folder} holds a checkpoint of another plan ({what}); "
+                f"{self.folder} holds a checkpoint of another training ({what}); "
                 "train in another folder, or remove this one."
             )
         self.model.load_state_dict(state["model"])
@@ -313,7 +331,16 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         set_random_state(state["random"])
         self.step, self.seconds = state["step"], state["seconds"]
-        self._losses, self._written = state["losses"], state["written"]
+        self._losses, self.curve = state["losses"], state["curve"]
+
+
+def plain(state: Any) -> Any:
+    """`state` with Python's numbers in place of NumPy's, which a safe checkpoint may not hold."""
+    if isinstance(state, dict):
+        return {name: plain(value) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(plain(value) for value in state)
+    return state.item() if isinstance(state, np.generic) else state
 
 
 @contextmanager
