@@ -398,3 +398,20 @@ def test_parameter_groups_hold_every_parameter_once():
 def test_errors_say_what_was_wrong(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_intercepts_are_not_decayed_without_a_readout_either():
+    settings = GatedTransformerConfig(5, 3, dim=4, n_gates=2, readout=False)
+    network = GatedTransformer(settings)
+    with torch.no_grad():
+        network.layers[0].Z.zero_()
+        network.layers[0].intercept.fill_(10.0)
+    assert network.decay().item() == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_causal_layer_of_any_precision_survives_saving(tmp_path, dtype):
+    layer = GatedLayer(5, 3, n_gates=4, causal=True).to(dtype)
+    layer.save(tmp_path / "layer.safetensors")
+    X = torch.randn(6, 5, 3, dtype=dtype)
+    assert torch.equal(load_network(tmp_path / "layer.safetensors")(X), layer(X))

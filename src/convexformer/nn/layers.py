@@ -40,7 +40,8 @@ class GatedLayer(Network):
     outputs : {"sequence", "vector"}
     causal : bool
         Whether output position p reads only tokens ``k <= p``, and its gates too:
-        :math:`m_{jp} = 1\{\sum_{k \le p} \langle U_{jk}, X_k\rangle \ge t_j\}`.
+        :math:`m_{jp} = 1\{\sum_{k \le p} \langle U_{jk}, X_k\rangle \ge t_j\}`. Only finite
+        tokens are kept from earlier positions: zero times NaN is NaN.
     penalty : {"token", "token-output"}
         What is one group of the penalty: the block :math:`Z_{jkp}`, or each of its columns.
     intercept : bool
@@ -119,7 +120,7 @@ class GatedLayer(Network):
         self.Z = nn.Parameter(torch.empty(len(directions), n_tokens, dim, P, c, dtype=dtype))
         zeros = torch.zeros(P, c, dtype=dtype)
         self.register_parameter("intercept", nn.Parameter(zeros) if intercept else None)
-        seen = torch.ones(n_tokens, P, dtype=dtype).triu() if causal else None  # k <= p
+        seen = torch.ones(n_tokens, P, dtype=torch.bool).triu() if causal else None  # k <= p
         self.register_buffer("seen", seen, persistent=False)
         self.reset_parameters()
 
@@ -215,7 +216,7 @@ class GatedLayer(Network):
 
     def _weights(self) -> Tensor:
         """Z as ``(n d, h P c)``, zero where a causal layer must not look."""
-        Z = self.Z if self.seen is None else self.Z * self.seen[:, None, :, None]
+        Z = self.Z if self.seen is None else self.Z.where(self.seen[:, None, :, None], 0.0)
         return Z.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
 
     def _finish(self, Y: Tensor) -> Tensor:

@@ -192,7 +192,8 @@ class GatedTransformer(Network):
 
         Intercepts are not decayed.
         """
-        matrices = [p for p in self.other_parameters() if p.ndim == 2]
+        ends = [part for part in (self.embedding, self.readout) if part is not None]
+        matrices = [part.weight for part in ends]
         return torch.stack(
             [layer.decay() for layer in self.gated_layers] + [W.square().sum() for W in matrices]
         ).sum()
