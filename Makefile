@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder probes maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick kill-test clean
+.PHONY: help encoder probes maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick paraphrase kill-test clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ teacher: encoder  ## Students of a real encoder's attention; resumes, about 40 m
 
 teacher-quick: encoder  ## Six of these students on all 384 channels; about 3 minutes
 	@folder=$$(mktemp -d) && $(BIN)/convexformer reproduce teacher --quick --out $$folder && rm -r $$folder
+
+paraphrase: encoder  ## Probes of frozen states on MRPC (CONVEXFORMER_MRPC=...); about 10 minutes
+	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce paraphrase --out benchmarks/paraphrase --page docs/paraphrase.md
 
 kill-test: $(DEV)  ## Kill the training loop at 20 random moments; its curve must not change
 	OMP_NUM_THREADS=1 KILLS=1 $(BIN)/python -m pytest -q tests/nn/test_training.py -k killed

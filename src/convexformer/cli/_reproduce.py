@@ -15,6 +15,7 @@ from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
 from ._drop_in import drop_in
 from ._grokking import SeveralValues, grokking
 from ._maps import maps
+from ._paraphrase import paraphrase
 from ._teacher import teacher
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ reproduce.command(cls=SeveralValues)(grokking)
 reproduce.command("drop-in")(drop_in)
 reproduce.command()(maps)
 reproduce.command()(teacher)
+reproduce.command()(paraphrase)
 
 
 @reproduce.command()

@@ -1,0 +1,69 @@
+"""The page of the probes of paraphrases, in Markdown, made from their results alone."""
+
+from __future__ import annotations
+
+from .records import Record, environment_line, table
+
+PAGE = """\
+# Is it a paraphrase? Probes of frozen states
+
+Made by `{command}` from `results.json`, run {date} UTC.
+
+{environment}
+
+Pairs of {text} ({sizes[0]} to train, {sizes[1]} to choose on, {sizes[2]} to test) go through layer
+{layer} (counted from 0) of `{model}`, whose weights stay as they are. Positions of free text mean
+nothing from one pair to the next, so convex attention reads *slots*: every token is matched to its
+nearest in the other sentence, and slot k is the difference of the k-th worst match; beside these,
+[CLS] and the difference and product of both sentences' means. Each probe tried seven values of its
+penalty (C of logistic regression, beta as a fraction of beta_max, weight decay); the accuracy on
+validation pairs chose. Always saying "paraphrase" is right for {majority:.1%} of the test pairs.
+
+{table}
+
+{findings}
+"""
+
+
+def render(results: Record) -> str:
+    """The page of `results`."""
+    return PAGE.format(
+        **{key: results[key] for key in ("command", "date", "text", "sizes", "layer", "model")},
+        environment=environment_line(results["environment"]),
+        majority=results["majority"],
+        table=_table(results["rows"]),
+        findings="\n".join(f"- {sentence}" for sentence in findings(results)),
+    )
+
+
+def _table(rows: list[Record]) -> str:
+    header = ["probe", "validation accuracy", "F1", "test accuracy", "F1", "relative gap"]
+    return table(
+        [*header, "seconds, all fits"],
+        [
+            [row["label"]]
+            + [f"{row[part][score]:.1%}" for part in ("validation", "test") for score in SCORES]
+            + [f"{row['relative_gap']:.0e}" if "relative_gap" in row else ""]
+            + [f"{row['seconds_of_all']:.0f}"]
+            for row in sorted(rows, key=lambda row: -row["test"]["accuracy"])
+        ],
+    )
+
+
+SCORES = ("accuracy", "f1")
+
+
+def findings(results: Record) -> list[str]:
+    """Sentences that the numbers, and nothing else, decide."""
+    rows = {row["probe"]: row for row in results["rows"]}
+    ours = rows["convex"]
+    best = max(results["rows"], key=lambda row: row["test"]["accuracy"])
+    error = (ours["test"]["accuracy"] * (1 - ours["test"]["accuracy"]) / results["sizes"][2]) ** 0.5
+    ahead = sum(ours["test"]["accuracy"] > row["test"]["accuracy"] for row in rows.values())
+    return [
+        f"Convex attention is ahead of {ahead} of {len(rows) - 1} other probes; the best is "
+        f"{best['label']} with {best['test']['accuracy']:.1%}. The standard error of an accuracy "
+        f"is {error:.1%}.",
+        f"It uses {len(ours['tokens'])} tokens, the most important ones first: "
+        f"{', '.join(ours['tokens'][:5])}.",
+    ]
