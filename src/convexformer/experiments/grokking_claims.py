@@ -191,8 +191,9 @@ def _because(results: Record) -> Claim | None:
     if not fixed:
         return None
     best = max(r["test_accuracy"] for r in fixed)
-    told = f"The truly convex layer, at its certified optimum, stays at {percent(best)} or less"
-    told += " (chance 1 %)"
+    gates = max(r["gates"] for r in fixed)
+    told = f"The truly convex layer, with up to {gates} gates and at its certified optimum, stays "
+    told += f"at {percent(best)} or less (chance 1 %)"
     mlp = contest_row(results, "mlp")
     if mlp is not None and mlp["steps_to_99"] is not None:
         told += f"; a plain ReLU MLP, which is not convex, is as quick ({_when(mlp)})"
