@@ -45,6 +45,13 @@ def test_options_take_several_values(run, tmp_path, monkeypatch):
 def test_wrong_input_is_told_in_one_line(run, tmp_path):
     stderr = run("reproduce", "grokking", "--models", "gru", "--out", tmp_path, code=2).stderr
     assert "no model gru; choose of gated, power" in stderr and stderr.count("\n") == 1
+    stderr = run("reproduce", "grokking", "--layers", "3", "--out", tmp_path, code=2).stderr
+    assert "1, 2 or 4 layers, got 3" in stderr
+    wrong = ("--models", "mlp", "--layers", "2")
+    stderr = run("reproduce", "grokking", *wrong, "--out", tmp_path, code=2).stderr
+    assert "none of the models mlp has" in stderr
+    stderr = run("reproduce", "grokking", "--quick", "--modulus", "15", code=2).stderr
+    assert "leave the other options out" in stderr
 
 
 def test_an_interruption_says_where_finished_jobs_are(run, tmp_path, monkeypatch):

@@ -54,5 +54,6 @@ def test_errors_are_one_line(run, activations, tmp_path):
     assert "leave TEXTS and --layer out" in error(activations, "--layer", 1)
     assert "no file" in error(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("{}")
+    assert "leave TEXTS and --layer out" in error(tmp_path / "other.json", "texts.txt")
     assert "no result of probe --json" in error(tmp_path / "other.json")
     assert "no figure we can draw" in error(activations, "--figure", tmp_path / "probe.txt")

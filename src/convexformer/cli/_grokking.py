@@ -87,6 +87,8 @@ def grokking(
     check_folder(folder, (), force=True)
     experiment = _load()
     if quick:
+        if any(given is not None for given in (page, modulus, layers, models, max_minutes)):
+            raise InputError("--quick is always the same run: leave the other options out.")
         with _progress(folder) as report:
             records = experiment.run_quick(folder, report)
         if not json:

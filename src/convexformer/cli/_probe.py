@@ -73,6 +73,8 @@ def probe(
     settings: dict[str, Any] = {"window": window, "max_texts": max_texts}
     settings |= {"seed": seed, "tol": tol}
     if model.endswith(".json"):
+        if texts is not None or layer is not None:
+            raise InputError(f"{model} is drawn as it is: leave TEXTS and --layer out.")
         result = _read(Path(model))
     elif (Path(model) / "recipe.json").is_file():
         if texts is not None or layer is not None:
@@ -169,7 +171,8 @@ def _show(result: LayerProbe, figure: Path | None) -> None:
         Text(
             "\nshare: of the variance of what a head writes, explained on unseen text by certified "
             "static mixing; by weights: by one weight per place alone; own: by the model's own "
-            "mean attention, frozen. looks at: weights of places that contribute most.",
+            "mean attention, frozen. reads: the places that contribute most, and the deviation of "
+            "what they contribute over that of what the head writes.",
             "dim",
         )
     )
@@ -197,7 +200,7 @@ def _table(heads: list[HeadProbe]) -> Table:
     from ._words import bar, plain_table
 
     numbers = ("head", "share", "by weights", "own")
-    table = plain_table("head", "share", "", "by weights", "own", "looks at", right=numbers)
+    table = plain_table("head", "share", "", "by weights", "own", "reads", right=numbers)
     for head in heads:
         table.add_row(
             str(head.head),
@@ -211,10 +214,10 @@ def _table(heads: list[HeadProbe]) -> Table:
 
 
 def _places(head: HeadProbe, most: int = 3) -> Text:
-    """The places that contribute most, with their static attention."""
+    """The places that contribute most, and how much."""
     words = Text()
     for name in head.top[:most]:
-        weight = head.attention[head.names.index(name)]
-        words.append(f"{name} ", "bold").append(f"{weight:.2f}   ", "dim")
+        strength = head.strengths[head.names.index(name)]
+        words.append(f"{name} ", "bold").append(f"{strength:.2f}   ", "dim")
     words.rstrip()
     return words

@@ -35,6 +35,7 @@ from .grokking_timing import TimingJob
 from .records import Record, environments, replace
 
 MODULI = (97, 15)
+LAYERS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Settings:
     """What to run: moduli, numbers of layers, contestants by name, and seeds."""
 
     moduli: tuple[int, ...] = MODULI
-    layers: tuple[int, ...] = (1, 2, 4)
+    layers: tuple[int, ...] = LAYERS
     models: tuple[str, ...] = tuple(CONTESTANTS)
     seeds: int = 5
 
@@ -50,6 +51,13 @@ class Settings:
         for name in self.models:
             if name not in CONTESTANTS:
                 raise ValueError(f"there is no model {name}; choose of {', '.join(CONTESTANTS)}.")
+        for layers in self.layers:
+            if layers not in LAYERS:
+                raise ValueError(f"networks have 1, 2 or 4 layers, got {layers}.")
+        if not self.contestants:
+            raise ValueError(
+                f"none of the models {', '.join(self.models)} has {self.layers} layers."
+            )
         for modulus in self.moduli:
             if modulus not in MODULI:
                 raise ValueError(f"the moduli of the paper are 97 and 15, got {modulus}.")

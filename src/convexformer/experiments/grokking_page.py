@@ -80,10 +80,10 @@ references, made for such tables.
 Those who are tuned have the same grid ({grid} recipes: learning rates {rates}; weight decay
 {decays}, or for the group lasso three strengths), the gradient clipped at 0.25 and weights averaged
 (0.95) for all alike, AdamW's betas 0.9 and 0.98, 10 steps of warm-up, batches of 512. They are
-chosen on a tenth of the training half of one further split (seed {seed}), not of the splits that are
-reported: half of its equations are in the test half of each of those. What counts is the step from
-which accuracy stays at 99 % for 250 steps. Recipes are given up after {tuning_steps:,} steps, or
-when they can no longer be the first; best recipes lie at the edge of the grid. Groups at zero are
+chosen on a tenth of the training half of one further split (seed {seed}), not of the splits that
+are reported: half of its equations are in the test half of each of those. What counts is the step
+from which accuracy stays at 99 % for 250 steps. Recipes are given up after {tuning_steps:,} steps,
+or when they can no longer be the first; the best lie at the edge of the grid. Groups at zero are
 counted in the weights as trained, accuracies are of the averaged ones.
 
 {recipes}
