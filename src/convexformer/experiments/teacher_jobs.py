@@ -28,6 +28,7 @@ from .teacher_students import Student, train
 
 LANDMARKS = ("first", "last", "mean", "separators")
 WINDOW = Offsets(-4, 4, LANDMARKS)
+COARSE = tuple(float(f"{beta:.2g}") for beta in np.geomspace(0.1, 1e-5, 9))  # penalties
 FEW = (0.3, 0.1, 0.03, 0.01, 0.003)  # penalties, where each takes long
 
 TRAINED = {
@@ -54,14 +55,16 @@ TRAINED = {
     ),
 }
 CERTIFIED = {
-    "linear": ConvexStudent("linear, the token alone", "token", Offsets(0, 0)),
+    "linear": ConvexStudent("linear, the token alone", "token", Offsets(0, 0), betas=COARSE),
     "positions": ConvexStudent("convex, positions (the paper's)", "token-output", betas=FEW),
     "positions-token": ConvexStudent("convex, positions, token penalty", "token", betas=FEW),
     "positions-nuclear": ConvexStudent(
         "convex, positions, nuclear norm", "nuclear", betas=FEW, tol=1e-4
     ),
-    "offsets": ConvexStudent("convex, offsets, token penalty", "token", WINDOW),
-    "offsets-output": ConvexStudent("convex, offsets, token-output", "token-output", WINDOW),
+    "offsets": ConvexStudent("convex, offsets, token penalty", "token", WINDOW, betas=COARSE),
+    "offsets-output": ConvexStudent(
+        "convex, offsets, token-output", "token-output", WINDOW, betas=COARSE
+    ),
     "offsets-nuclear": ConvexStudent(
         "convex, offsets, nuclear norm", "nuclear", WINDOW, betas=FEW, tol=1e-4
     ),

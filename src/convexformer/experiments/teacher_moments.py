@@ -101,20 +101,23 @@ def text_moments(design: OffsetDesign, Y: Array) -> Moments:
     N, n, d = design.X.shape
     K, c = design.n_groups, Y.shape[1]
     B = np.concatenate([design.X, design.landmarks], axis=1, dtype=np.float64)  # (N, blocks, d)
-    blocks, B = B.shape[1], B.reshape(N, -1)
-    P = (B.T @ B).reshape(blocks, d, blocks, d)
-    C = (B.T @ Y.reshape(N, n * c)).reshape(blocks, d, n, c)
-    sums = B.sum(axis=0).reshape(blocks, d)
+    blocks = B.shape[1]
+    C = (B.reshape(N, -1).T @ Y.reshape(N, n * c)).reshape(blocks, d, n, c)
+    sums = B.sum(axis=0)  # (blocks, d)
+    seen = [_blocks(design, t) for t in range(n)]
     tokens, cross, total = np.zeros((K, d, K, d)), np.zeros((K, d, c)), np.zeros((K, d))
-    for t in range(n):
-        seen = _blocks(design, t)
-        for i, (a, u) in enumerate(seen):
-            total[a] += sums[u]
-            cross[a] += C[u, :, t]
-            for b, v in seen[i:]:
-                tokens[a, :, b] += P[u, :, v]
+    for u in range(blocks):  # of P, one row of blocks at a time, from the diagonal on
+        P = (B[:, u].T @ B[:, u:].reshape(N, -1)).reshape(d, blocks - u, d)
+        for t in range(n):
+            for i, (a, block) in enumerate(seen[t]):
+                if block == u:
+                    total[a] += sums[u]
+                    cross[a] += C[u, :, t]
+                    for b, v in seen[t][i:]:  # later places are later blocks
+                        tokens[a, :, b] += P[:, v - u]
     G = tokens.reshape(K * d, K * d)
-    G = np.triu(G) + np.triu(G, 1).T  # blocks below the diagonal were left out
+    lower = np.tril_indices(K, -1)
+    tokens.transpose(0, 2, 1, 3)[lower] = tokens.transpose(2, 0, 3, 1)[lower]
     H = cross.reshape(K * d, c)
     gram = np.block([[G, H], [H.T, Y.T @ Y]])
     return Moments(np.append(total, Y.sum(axis=0)), gram, N * n, K, d)
