@@ -172,7 +172,7 @@ def _with_fcn(s: Sizes) -> Iterator[Cost]:
         paper_parameters="ndch",
         paper_flops="ndch",
         parameters_formula="ndch",
-        flops_formula="2ndch + 2ndh",
+        flops_formula="2h(ndc + nd + c)",
         parameters=n * d * c * h,
-        flops=2 * n * d * c * h + 2 * n * d * h,
+        flops=2 * h * (n * d * c + n * d + c),
     )
