@@ -23,7 +23,7 @@ def test_formula_texts_are_the_values(n, d, h, c):
         assert evaluate(cost.flops_formula, names) == cost.flops
         if not cost.correction:  # the printed formulas are then right, FLOPs to a constant
             assert evaluate(cost.paper_parameters, names) == cost.parameters
-            assert cost.flops / evaluate(cost.paper_flops, names) <= 4
+            assert cost.flops / evaluate(cost.paper_flops, names) <= 5
 
 
 def evaluate(formula, names):
