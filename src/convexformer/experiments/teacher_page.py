@@ -49,6 +49,9 @@ writes, from what it reads. Here the teacher is layer {layer} (counted from 0) o
 LEFT_OUT = """\
 - At all channels there is one seed, with the configuration that tuning chose at 64 components: a
   step of softmax attention costs more than twenty times as much there.
+- Seeds of 12 softmax heads, which cost most of all, and of the undertrained head: there is one.
+- Another scale of inputs for the MLP at [CLS]: that token is nearly the same in all texts, and with
+  this grid the MLP does not learn there. Its loss says nothing about what an MLP could do.
 - Other numbers of heads than 1, 2, 4 and 12; ablations of decay, scale and start on other targets
   than the whole attention output.
 - The encoder of the paper: `--model bert-base-uncased --layer 5`, where a hub is reachable."""
