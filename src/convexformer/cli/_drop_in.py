@@ -10,7 +10,7 @@ from rich.text import Text
 
 from . import _options as opt
 from ._console import InputError, check_folder, emit, friendly, out
-from ._grokking import Folder, MaxMinutes, _progress
+from ._experiments import Folder, MaxMinutes, load, progress
 
 PAGE = "drop-in.md"
 
@@ -37,13 +37,13 @@ def drop_in(
     Every finished job is kept in DIR at once: after an interruption, run the same command again.
     """
     check_folder(folder, (), force=True)
-    experiment = _load()
+    experiment = load("drop_in")
     names = experiment.NAMES if dataset is None else tuple(dataset)
     for name in names:
         if name not in experiment.NAMES:
             known = ", ".join(experiment.NAMES)
             raise InputError(f"there is no data set {name} in this experiment; choose of {known}.")
-    with _progress(folder) as report:
+    with progress(folder) as report:
         results = experiment.run(folder, names, max_minutes=max_minutes, report=report)
     page = folder / PAGE if page is None else page
     _publish(results, page)
@@ -52,16 +52,6 @@ def drop_in(
         emit({key: results[key] for key in told} | {"files": [folder / "results.json", page]})
     else:
         _tell(results, page)
-
-
-def _load() -> Any:
-    """The experiment; a missing package is named, with the line that cures it, before any work."""
-    try:
-        import convexformer.nn  # noqa: F401  # first, because its error says what to install
-        from convexformer.experiments import drop_in
-    except ImportError as error:
-        raise InputError(error) from error
-    return drop_in
 
 
 def _publish(results: dict[str, Any], page: Path) -> None:

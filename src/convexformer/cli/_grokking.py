@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 from typer.core import TyperCommand
 
 from . import _options as opt
-from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
-
-if TYPE_CHECKING:
-    from convexformer.experiments.grokking_ledger import Report
+from ._console import InputError, check_folder, emit, friendly, out
+from ._experiments import Folder, MaxMinutes, load, progress, publish
 
 
 class SeveralValues(TyperCommand):
@@ -39,9 +35,6 @@ class SeveralValues(TyperCommand):
 
 PAGE = "grokking.md"
 
-Folder = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Folder for finished jobs and results.")
-]
 Page = Annotated[
     Path | None,
     typer.Option(
@@ -61,9 +54,6 @@ Quick = Annotated[
     typer.Option(
         "--quick", help="Only the gated layer on mod 97, three seeds: about a minute. No page."
     ),
-]
-MaxMinutes = Annotated[
-    float | None, typer.Option(min=0, help="Begin no job after so long; run again to go on.")
 ]
 
 
@@ -85,11 +75,11 @@ def grokking(
     The last line of a quick run is one JSON object.
     """
     check_folder(folder, (), force=True)
-    experiment = _load()
+    experiment = load("grokking", figures=True)
     if quick:
         if any(given is not None for given in (page, modulus, layers, models, max_minutes)):
             raise InputError("--quick is always the same run: leave the other options out.")
-        with _progress(folder) as report:
+        with progress(folder) as report:
             records = experiment.run_quick(folder, report)
         if not json:
             _tell_quick(records)
@@ -98,9 +88,9 @@ def grokking(
     wanted = {"moduli": modulus, "layers": layers, "models": models}
     given = {name: tuple(values) for name, values in wanted.items() if values}
     settings = experiment.Settings(seeds=seeds, **given)
-    with _progress(folder) as report:
+    with progress(folder) as report:
         results = experiment.run(folder, settings, max_minutes=max_minutes, report=report)
-    files = _publish(results, folder / PAGE if page is None else page)
+    files = publish(results, folder / PAGE if page is None else page, "grokking")
     if json:
         told = ("command", "complete", "date", "settings", "rows")
         emit({key: results[key] for key in told} | {"files": [folder / "results.json", *files]})
@@ -114,67 +104,6 @@ QUICK_FIELDS = {
     "seconds": "seconds_to_99",
     "lowest_after": "lowest_after",
 }
-
-
-def _publish(results: dict[str, Any], page: Path) -> list[Path]:
-    """Write the page and its figures."""
-    from convexformer.experiments.grokking_figures import draw_all
-    from convexformer.experiments.grokking_page import render
-    from convexformer.experiments.records import replace
-
-    from ._figures import headless, save
-
-    headless()
-    page.parent.mkdir(parents=True, exist_ok=True)
-    links, files = {}, []
-    for name, figure in draw_all(results).items():
-        links[name] = f"figures/{page.stem}-{name}.png"
-        files.append(page.parent / links[name])
-        save(figure, files[-1])
-    replace(page, render(results, links))
-    return [page, *files]
-
-
-def _load() -> Any:
-    """The experiment; a missing package is named, with the line that cures it, before any work."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "figures need matplotlib, which is not installed: pip install matplotlib"
-        ) from error
-    try:
-        import convexformer.nn  # noqa: F401  # first, because its error says what to install
-        from convexformer.experiments import grokking
-    except ImportError as error:
-        raise InputError(error) from error
-    return grokking
-
-
-@contextmanager
-def _progress(folder: Path) -> Iterator[Report]:
-    """A line on stderr with the job, and after Ctrl-C a word on where the finished jobs are."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console, count = err(), 0
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("reading finished jobs", total=None)
-
-        def report(done: int, what: str) -> None:
-            nonlocal count
-            count = done
-            bar.update(task, description=f"{done} jobs done; {what}")
-
-        try:
-            yield report
-        except KeyboardInterrupt:
-            bar.stop()
-            words = f"stopped; finished jobs ({count}) are kept in {folder}: run again to go on"
-            console.print(words, style=STYLES["warn"], soft_wrap=True)
-            raise typer.Exit(130) from None
 
 
 def _tell_quick(records: list[dict[str, Any]]) -> None:

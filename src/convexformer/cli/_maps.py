@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_folder, emit, friendly, out
+from ._console import check_folder, emit, friendly, out
+from ._experiments import Folder, load, progress
 from ._figures import headless, save
-from ._grokking import Folder, _progress
 
 Model = Annotated[str, typer.Option(help="As for extract.")]
 Layer = Annotated[int, typer.Option(min=0, help="Layer to learn from, counted from 0.")]
@@ -37,11 +37,11 @@ def maps(
     finished job is kept in DIR at once: after an interruption, run the same command again.
     """
     check_folder(folder, (), force=True)
-    experiment = _load()
+    experiment = load("maps", models=True)
     settings = experiment.Settings(
         model=model, layer=layer, sentences=sentences, steps=steps, seed=seed
     )
-    with _progress(folder) as report:
+    with progress(folder) as report:
         results = experiment.run(folder, settings, report=report)
     headless()
     from convexformer.experiments.maps_figure import draw
@@ -52,19 +52,6 @@ def maps(
         emit({"rows": rows, "files": [folder / "results.json", folder / "maps.png"]})
     else:
         _tell(results, rows, folder)
-
-
-def _load() -> Any:
-    """The experiment; a missing package is named, with the line that cures it, before any work."""
-    try:
-        import convexformer.nn  # noqa: F401  # first, because its error says what to install
-        from convexformer.activations._loading import require
-        from convexformer.experiments import maps
-
-        require()
-    except ImportError as error:
-        raise InputError(error) from error
-    return maps
 
 
 def _tell(results: dict[str, Any], rows: list[dict[str, Any]], folder: Path) -> None:

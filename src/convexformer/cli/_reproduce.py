@@ -11,8 +11,9 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
+from ._console import InputError, check_folder, emit, err, friendly, out
 from ._drop_in import drop_in
+from ._experiments import Folder, kept, load
 from ._grokking import SeveralValues, grokking
 from ._maps import maps
 from ._paraphrase import paraphrase
@@ -30,9 +31,6 @@ reproduce = typer.Typer(
 PAGE = "equivalence.md"
 QUICK = {"starts": 20, "steps": 400}
 
-Folder = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Folder for finished jobs and results.")
-]
 Page = Annotated[
     Path | None,
     typer.Option(
@@ -86,7 +84,7 @@ def equivalence(
     Every finished job is kept in DIR at once: after an interruption, run the same command again.
     """
     check_folder(folder, (), force=True)
-    experiment = _load()
+    experiment = load("equivalence", figures=True)
     names = _known(problem, list(experiment.CASES))
     sizes = {"starts": starts, "steps": steps}
     given = {name: value for name, value in sizes.items() if value is not None}
@@ -99,22 +97,6 @@ def equivalence(
         emit({key: results[key] for key in told} | {"files": [folder / "results.json", *files]})
     else:
         _tell(results, files)
-
-
-def _load() -> Any:
-    """The experiment; a missing package is named, with the line that cures it, before any work."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "figures need matplotlib, which is not installed: pip install matplotlib"
-        ) from error
-    try:
-        import convexformer.nn  # noqa: F401  # first, because its error says what to install
-        from convexformer.experiments import equivalence
-    except ImportError as error:
-        raise InputError(error) from error
-    return equivalence
 
 
 def _known(names: list[str] | None, known: list[str]) -> list[str]:
@@ -143,13 +125,8 @@ def _progress(folder: Path) -> Iterator[Report]:
             count = done
             bar.update(task, completed=done, total=total, description=what)
 
-        try:
+        with kept(folder, lambda: count, bar):
             yield report
-        except KeyboardInterrupt:
-            bar.stop()
-            words = f"stopped; finished jobs ({count}) are kept in {folder}: run again to go on"
-            console.print(words, style=STYLES["warn"], soft_wrap=True)
-            raise typer.Exit(130) from None
 
 
 def _publish(results: dict[str, Any], page: Path) -> list[Path]:

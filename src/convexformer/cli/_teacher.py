@@ -10,8 +10,8 @@ from rich.text import Text
 
 from . import _options as opt
 from ._console import InputError, check_folder, emit, friendly, out
+from ._experiments import MaxMinutes, load, progress, publish
 from ._extract import running
-from ._grokking import MaxMinutes, _progress
 
 PAGE = "teacher.md"
 
@@ -60,21 +60,21 @@ def teacher(
     Every finished job is kept in DIR at once: after an interruption, run the same command again.
     """
     check_folder(folder, (), force=True)
-    experiment = _load()
+    experiment = load("teacher")
     settings = {"model": model, "layer": layer, "n_tokens": tokens}
     if quick:
         settings["most"] = experiment.QUICK_PAIRS
     lessons = _lessons(mrpc, settings, folder / "activations")
     if quick:
-        with _progress(folder) as report:
+        with progress(folder) as report:
             rows = experiment.run_quick(lessons, folder, report)
         if not json:
             _tell(lessons.source, lessons.sizes, rows)
         emit(_short(lessons, rows))
         return
-    with _progress(folder) as report:
+    with progress(folder) as report:
         results = experiment.run(lessons, folder, max_minutes=max_minutes, report=report)
-    files = _publish(results, folder / PAGE if page is None else page)
+    files = publish(results, folder / PAGE if page is None else page, "teacher")
     if json:
         told = ("command", "complete", "date", "text", "sizes", "teacher")
         rows = [{k: v for k, v in row.items() if k != "curve"} for row in results["rows"]]
@@ -86,16 +86,6 @@ def teacher(
             out().print("\nNot all jobs are done: run the same command again to go on.")
         words = ("\nWritten: ", (" and ".join(map(str, files)), "bold"))
         out().print(Text.assemble(*words), soft_wrap=True)
-
-
-def _load() -> Any:
-    """The experiment; a missing package is named, with the line that cures it, before any work."""
-    try:
-        import convexformer.nn  # noqa: F401  # first, because its error says what to install
-        from convexformer.experiments import teacher
-    except ImportError as error:
-        raise InputError(error) from error
-    return teacher
 
 
 def _lessons(mrpc: Path | None, settings: dict[str, Any], folder: Path) -> Any:
@@ -113,25 +103,6 @@ def _lessons(mrpc: Path | None, settings: dict[str, Any], folder: Path) -> Any:
             return Lessons(Teacher(**settings), pairs, folder, report)
         except ImportError as error:
             raise InputError(error) from error
-
-
-def _publish(results: dict[str, Any], page: Path) -> list[Path]:
-    """Write the page and its figures."""
-    from convexformer.experiments.records import replace
-    from convexformer.experiments.teacher_figures import draw_all
-    from convexformer.experiments.teacher_page import render
-
-    from ._figures import headless, save
-
-    headless()
-    page.parent.mkdir(parents=True, exist_ok=True)
-    links, files = {}, []
-    for name, figure in draw_all(results).items():
-        links[name] = f"figures/{page.stem}-{name}.png"
-        files.append(page.parent / links[name])
-        save(figure, files[-1])
-    replace(page, render(results, links))
-    return [page, *files]
 
 
 def _short(lessons: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:

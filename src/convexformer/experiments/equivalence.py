@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from ..nn import train_starts
 from .equivalence_problems import CASES, Case
 from .records import Record, append, environments, read_lines, replace, stamp
+from .threads import one_thread
 
 Array = NDArray[np.float64]
 
@@ -119,7 +119,7 @@ def run_job(job: Job) -> Record:
     options = dict(OPTIMIZERS[job.optimizer])
     if job.optimizer == "sgd":
         options["lr"] /= case.curvature
-    with one_thread(), torch.random.fork_rng(devices=[]):
+    with one_thread():
         torch.manual_seed(settings.seed)
         runs = train_starts(
             lambda: case.make(job.heads),
@@ -161,17 +161,6 @@ def height(objectives: Array, case: Case) -> Array:
 def rounded(values: Array) -> list[float]:
     """Four significant digits: enough for any figure, and half the file."""
     return [float(f"{value:.4g}") for value in values]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """So that seconds can be compared, whatever the machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def finished(file: Path, jobs: Iterable[Job]) -> list[Record | None]:

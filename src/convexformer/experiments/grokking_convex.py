@@ -25,9 +25,10 @@ from ..estimators import (
     ConvexTransformerClassifier,
     ConvexTransformerRegressor,
 )
-from .grokking_jobs import Job, make_trainer, one_thread
+from .grokking_jobs import Job, make_trainer
 from .grokking_studies import QUICK
 from .records import Record
+from .threads import one_thread
 
 DIM = 32
 LOSSES = {"squared": 1e-6, "softmax": 1e-3}  # relative gaps to solve to
@@ -106,7 +107,7 @@ def random_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float6
 def learnt_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float64]:
     """Rows that a gated network has learnt from the training half, ``(p + 2, d)``."""
     job = Job("convex", "gated", QUICK, seed, LEARNING_STEPS, modulus=equations.modulus)
-    with one_thread(), torch.random.fork_rng(devices=[]):
+    with one_thread():
         trainer = make_trainer(job)
         trainer.run()
     E: torch.Tensor = trainer.averaged.get_parameter("embedding.weight").detach()

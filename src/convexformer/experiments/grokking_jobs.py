@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from ..nn import Plan, Trainer
 from .grokking_models import make_model
 from .grokking_optimizers import make_optimizer
 from .records import Record
+from .threads import one_thread
 
 LEVEL = 0.99  # accuracy at which a network has learnt the task
 AFTER = 500  # steps that it must stay there to be called persistent
@@ -108,7 +108,7 @@ class Job:
 
 def run_job(job: Job, folder: Path) -> Record:
     """Train, resuming from a checkpoint in `folder` if there is one; its record."""
-    with one_thread(), torch.random.fork_rng(devices=[]):
+    with one_thread():
         trainer = make_trainer(job, folder / job.folder)
         diverged = False
         try:
@@ -252,14 +252,3 @@ def columns(curve: list[Point], most: int = 120) -> dict[str, list[float]]:
     stride = max(1, len(curve) // most)
     kept = curve[::stride]
     return {name: [float(f"{point[name]:.4g}") for point in kept] for name in CURVES}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """So that seconds can be compared, and sums are always taken in the same order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -25,11 +25,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..datasets import modular_division
 from ..nn import GatedTransformer, GatedTransformerConfig
-from .grokking_jobs import one_thread
 from .grokking_ledger import Ledger
 from .grokking_models import MLP, N_TOKENS, HyperCube, StandardTransformer
 from .grokking_optimizers import BETAS
 from .records import Record
+from .threads import one_thread
 
 MODULUS = 15
 VOCABULARY = MODULUS + 2
@@ -112,7 +112,7 @@ class SmallJob:
         batchable = sdpa_kernel(
             SDPBackend.MATH
         )  # the one attention that can be batched over replicas
-        with one_thread(), batchable, torch.random.fork_rng(devices=[]):
+        with one_thread(), batchable:
             torch.manual_seed(0)
             curves = train_replicas(SMALL[self.name], masks, pairs, self.steps)
         told = tell_tuning(curves, settings) if tuning else tell_splits(curves)

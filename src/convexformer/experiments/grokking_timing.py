@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
-
-from .grokking_jobs import Job, Recipe, make_trainer, one_thread
+from .grokking_jobs import Job, Recipe, make_trainer
 from .records import Record
+from .threads import one_thread
 
 ROUNDS, STEPS = 8, 10
 
@@ -31,7 +30,7 @@ class TimingJob:
 
     def run(self, folder: Path) -> Record:
         """Milliseconds of processor time per step: the best of some rounds, taken in turns."""
-        with one_thread(), torch.random.fork_rng(devices=[]):
+        with one_thread():
             trainers = {
                 name: make_trainer(Job("timing", name, recipe, 0, STEPS))
                 for name, recipe in self.recipes.items()

@@ -6,6 +6,7 @@ All heads of a layer are taught at once: their parameters and their losses are a
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ class Lesson:
         return Lesson(self.X[rows, :n], self.V[rows, :n], self.Y[rows, :n], self.mask[rows, :n])
 
 
-class Student(nn.Module):
+class Student(nn.Module, ABC):
     """``F = A V W + b`` for every head, with weights A that subclasses say."""
 
     def __init__(self, heads: int, e: int) -> None:
@@ -39,9 +40,9 @@ class Student(nn.Module):
         self.W = nn.Parameter(torch.eye(e).repeat(heads, 1, 1))
         self.b = nn.Parameter(torch.zeros(heads, e))
 
+    @abstractmethod
     def attention(self, lesson: Lesson) -> Tensor:
         """``(N, heads, n, n)``, zero at padding."""
-        raise NotImplementedError
 
     def forward(self, lesson: Lesson) -> Tensor:
         mixed = torch.einsum("ihts,ishe->ithe", self.attention(lesson), lesson.V)

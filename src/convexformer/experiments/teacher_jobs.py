@@ -7,14 +7,10 @@ its tuning, and without gates nothing in it is random.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
-from threadpoolctl import threadpool_limits
 
 from ..problem import Certificate, Problem, Squared, TokenDesign, TokenOutput
 from ..problem.offsets import Offsets
@@ -25,6 +21,7 @@ from .records import Record
 from .teacher_convex import ConvexStudent, fit
 from .teacher_data import Lessons, Part, Task
 from .teacher_students import Student, train
+from .threads import one_thread
 
 LANDMARKS = ("first", "last", "mean", "separators")
 WINDOW = Offsets(-4, 4, LANDMARKS)
@@ -211,18 +208,6 @@ def floor(student: str, part: Part, decay: float) -> Certificate:
 def null_objective(part: Part) -> float:
     """Objective of predicting the mean, in the units of certificates: half the sum of squares."""
     return 0.5 * part.variance * part.Y.size
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Seconds are of one thread; random numbers of others are left as they were."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1), torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def columns(curve: list[dict[str, float]]) -> dict[str, list[float]]:
