@@ -23,7 +23,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -33,6 +32,7 @@ from ..datasets import SentencePairs
 from ..estimators import ConvexAttentionClassifier, TokenScaler
 from .paraphrase_data import TOKENS, PairFeatures, pair_features
 from .records import Record, replace, stamp
+from .threads import one_thread
 
 STRENGTHS = np.geomspace(1e-4, 1e-1, 7)  # C of logistic regression
 BETAS = np.geomspace(0.5, 0.02, 7)  # fractions of beta_max
@@ -179,13 +179,8 @@ def probe_all(found: Activations, pairs: SentencePairs) -> list[Record]:
     places = np.split(np.arange(ends[-1]), ends[:-1])
     length = min(LENGTH, int(found.lengths.max()))
     parts = [pair_features(found, rows, length) for rows in places]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1), torch.random.fork_rng(devices=[]):
-            return [_probe(name, parts, pairs.labels) for name in PROBES]
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread():
+        return [_probe(name, parts, pairs.labels) for name in PROBES]
 
 
 def _probe(name: str, parts: list[PairFeatures], labels: tuple[Labels, ...]) -> Record:

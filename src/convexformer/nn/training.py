@@ -12,7 +12,6 @@ import copy
 import json
 import math
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,9 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+
+from ._checkpoints import plain, random_state, replaced, set_random_state
 
 Point = dict[str, float]  # step, seconds, mean loss since the last point, and what was asked for
 Report = Callable[[int, int, Point], None]
@@ -332,45 +332,6 @@ class Trainer:
         set_random_state(state["random"])
         self.step, self.seconds = state["step"], state["seconds"]
         self._losses, self.curve = state["losses"], state["curve"]
-
-
-def plain(state: Any) -> Any:
-    """`state` with Python's numbers in place of NumPy's, which a safe checkpoint may not hold."""
-    if isinstance(state, dict):
-        return {name: plain(value) for name, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(plain(value) for value in state)
-    return state.item() if isinstance(state, np.generic) else state
-
-
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """A draft to write to, put in the place of `path` once it is on the disk."""
-    draft = path.with_name(path.name + ".draft")
-    yield draft
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-
-
-def random_state() -> dict[str, Any]:
-    """The state of every global generator that a step may draw from, in plain types."""
-    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all(),
-        "python": random.getstate(),
-        "numpy": (kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
-    }
-
-
-def set_random_state(state: dict[str, Any]) -> None:
-    """Put the generators back to what :func:`random_state` gave."""
-    torch.set_rng_state(state["torch"])
-    torch.cuda.set_rng_state_all(state["cuda"])
-    random.setstate(state["python"])
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
 
 
 @contextmanager

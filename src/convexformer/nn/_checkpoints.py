@@ -1,0 +1,52 @@
+"""What checkpoints are made of: whole files, plain numbers, and the state of every generator."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def plain(state: Any) -> Any:
+    """`state` with Python's numbers in place of NumPy's, which a safe checkpoint may not hold."""
+    if isinstance(state, dict):
+        return {name: plain(value) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(plain(value) for value in state)
+    return state.item() if isinstance(state, np.generic) else state
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A draft to write to, put in the place of `path` once it is on the disk."""
+    draft = path.with_name(path.name + ".draft")
+    yield draft
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every global generator that a step may draw from, in plain types."""
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all(),
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put the generators back to what :func:`random_state` gave."""
+    torch.set_rng_state(state["torch"])
+    torch.cuda.set_rng_state_all(state["cuda"])
+    random.setstate(state["python"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
