@@ -192,8 +192,8 @@ def _because(results: Record) -> Claim | None:
         return None
     best = max(r["test_accuracy"] for r in fixed)
     gates = max(r["gates"] for r in fixed)
-    told = f"The truly convex layer, with up to {gates} gates and at its certified optimum, stays "
-    told += f"at {percent(best)} or less (chance 1 %)"
+    told = f"The truly convex layer on random embeddings, with up to {gates} gates and at its "
+    told += f"certified optimum, stays at {percent(best)} or less (chance 1 %)"
     mlp = contest_row(results, "mlp")
     if mlp is not None and mlp["steps_to_99"] is not None:
         told += f"; a plain ReLU MLP, which is not convex, is as quick ({_when(mlp)})"
