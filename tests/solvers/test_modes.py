@@ -15,7 +15,7 @@ from convexformer.problem import (
     TokenDesign,
     TokenOutput,
 )
-from convexformer.solvers import models, solve, workspace
+from convexformer.solvers import models, solve, solve_path, workspace
 
 N, n, d = 60, 8, 3
 MODES = {
@@ -74,3 +74,31 @@ def test_modes_agree(mode, name, penalty, intercept, gated, monkeypatch):
         assert forced.converged, forced.certificate
         assert forced.certificate.primal == pytest.approx(usual.certificate.primal, rel=1.1e-6)
         assert usual.certificate.dual <= forced.certificate.primal * (1 + 1e-14)
+
+
+@pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "none"])
+@pytest.mark.parametrize("penalty", [TokenOutput, Token])
+def test_two_classes_are_one_output(penalty, intercept, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, n, d)) + 1.0
+    Y = np.eye(2)[(X[:, 2, 0] + rng.normal(size=N) > 1.3).astype(int)]
+    weights, weight = rng.random(n) + 0.5, rng.random(N)
+    p = Problem(TokenDesign(X), Softmax(), penalty(weights), Y, weight, intercept)
+    assert p.has_two_classes
+    one, scale = p.as_logistic()
+    assert one.beta_max == pytest.approx(scale * p.beta_max, rel=1e-12)
+    few, more = solve_path(p, [f * p.beta_max for f in (0.3, 0.03)], tol=1e-8)
+    for found in (few, more):
+        assert found.converged
+        np.testing.assert_allclose(found.Z.sum(axis=2), 0.0, atol=1e-14)
+    monkeypatch.setattr(Problem, "has_two_classes", False)
+    jointly = solve(p, 0.03 * p.beta_max, tol=1e-8)
+    assert jointly.certificate.primal == pytest.approx(more.certificate.primal, rel=1e-7)
+    differences = [np.diff(p.predict(s.Z, s.intercept)) for s in (more, jointly)]
+    np.testing.assert_allclose(*differences, atol=1e-3)  # how they are split may differ
+
+
+def test_shares_of_two_classes_stay_two_outputs():
+    shares = np.random.default_rng(0).dirichlet([1, 1], size=N)
+    p = Problem(TokenDesign(np.ones((N, 1, 1))), Softmax(), Token(), shares)
+    assert not p.has_two_classes

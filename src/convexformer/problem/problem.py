@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from .certificate import Certificate, check_range
 from .designs import Design, Groups
 from .joint import softmax_quadratic
-from .losses import Loss
+from .losses import Logistic, Loss
 from .penalties import Penalty, TokenOutput
 
 Array = NDArray[np.float64]
@@ -121,10 +121,7 @@ class Problem:
 
     def outputs(self, indices: Sequence[int] | NDArray[np.intp]) -> Problem:
         """The problem of some outputs."""
-        part = self._copy()
-        part.n_outputs, part.shape = len(indices), (*self.shape[:2], len(indices))
-        part.Y, part._shift = self.Y[:, indices], self._shift[indices]
-        return part
+        return self._with_targets(self.Y[:, indices], self._shift[indices])
 
     def rotated(self, axes: Array) -> Problem:
         """The problem of the outputs ``Y axes``, for orthonormal `axes` ``(c, r)``.
@@ -132,10 +129,7 @@ class Problem:
         Where loss and penalty see only lengths over outputs, and `axes` span the rows of Y, its
         solutions times ``axes'`` are those of this problem.
         """
-        other = self._copy()
-        other.n_outputs, other.shape = axes.shape[1], (*self.shape[:2], axes.shape[1])
-        other.Y, other._shift = self.Y @ axes, self._shift @ axes
-        return other
+        return self._with_targets(self.Y @ axes, self._shift @ axes)
 
     @property
     def principal_axes(self) -> Array:
@@ -149,6 +143,27 @@ class Problem:
         """The same problem under another loss for the same targets."""
         other = self._copy()
         other.loss = loss
+        return other
+
+    @property
+    def has_two_classes(self) -> bool:
+        """Whether this is a softmax over two classes, every sample in one of them."""
+        joint = self.loss.joint and self.n_outputs == 2 and self.penalty.euclidean
+        return joint and bool(np.all((self.Y == 0) | (self.Y == 1)))
+
+    def as_logistic(self) -> tuple[Problem, float]:
+        r"""A softmax over two classes as a logistic problem, and by how much its beta is less.
+
+        At the optimum scores are :math:`(f/2, -f/2)`, for any other sum costs more penalty: then
+        the loss is that of f, and norms over both outputs are :math:`\|z\|/\sqrt2`.
+        """
+        one = self.with_loss(Logistic())._with_targets(2.0 * self.Y[:, :1] - 1.0, np.zeros(1))
+        return one, 1.0 if self.penalty.separable else np.sqrt(0.5)
+
+    def _with_targets(self, Y: Array, shift: Array) -> Problem:
+        other = self._copy()
+        other.n_outputs, other.shape = Y.shape[1], (*self.shape[:2], Y.shape[1])
+        other.Y, other._shift = Y, shift
         return other
 
     def _copy(self) -> Problem:

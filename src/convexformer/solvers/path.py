@@ -86,6 +86,8 @@ def _solve(
         Z, b = _solve_outputs(problem, beta, tol, clock, init, method, work)
     elif problem.loss.quadratic and not problem.separable and problem.n_outputs >= MANY_OUTPUTS:
         Z, b = _solve_rotated(problem, beta, tol, clock, init, method, work)
+    elif problem.has_two_classes and beta < problem.beta_max:
+        Z, b = _solve_two_classes(problem, beta, tol, clock, init, method, work)
     else:
         Z, b = _solve_one(problem, beta, tol, clock, init, method, work)
     certificate = problem.certificate(Z, b, beta)
@@ -149,6 +151,25 @@ def _solve_rotated(
     Z, b = Z @ axes.T, b @ axes.T
     S = problem.scores(Z)  # across the axes the best intercept is the targets' own mean
     return Z, problem.outer_intercept(Z, problem.best_intercept(S, b))
+
+
+def _solve_two_classes(
+    problem: Problem,
+    beta: float,
+    tol: float,
+    clock: Clock,
+    init: Solution | None,
+    method: Method,
+    work: Workspace,
+) -> tuple[Array, Array]:
+    """By the one output that two classes come to: their scores, and who wins, differ in sign."""
+    one, scale = problem.as_logistic()
+    if init is not None:
+        Z, b = (-np.diff(part, axis=-1) for part in (init.Z, init.intercept))
+        init = replace(init, Z=Z, intercept=b)
+    Z, b = _solve_one(one, scale * beta, tol, clock, init, method, work)
+    both = np.array([0.5, -0.5])
+    return Z * both, b * both
 
 
 def _solve_one(
