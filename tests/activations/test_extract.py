@@ -1,10 +1,12 @@
 """What is extracted is what the model computes, whole, and the same after an interruption."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -230,26 +232,40 @@ def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path):
         text=True,
     )
 
-    def run(out, shards=None):
-        """Extract to `out`; kill it when there are so many shards. How the process ended."""
+    def run(out, seconds=None):
+        """Extract to `out`; kill it after so many seconds. How the process ended."""
         print(folder, tmp_path / "texts.txt", out, file=server.stdin, flush=True)
         child = int(server.stdout.readline())
-        while shards is not None and len(list(out.glob("shard-*.safetensors"))) < shards:
-            time.sleep(0.001)
-        if shards is not None:
-            os.kill(child, signal.SIGKILL)
+        if seconds is not None:
+            time.sleep(seconds)
+            with suppress(ProcessLookupError):  # it may have ended before
+                os.kill(child, signal.SIGKILL)
         return int(server.stdout.readline())
 
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert run(whole) == 0
-    for shards in (0, 1, 3, 8, 15, 22, 29, 36):  # of 40
-        assert run(killed, shards) == signal.SIGKILL
-        with pytest.raises(ValueError, match=r"did not end|holds no activations"):
-            Activations.open(killed)
-    (killed / "shard-000039.safetensors.1.part").write_bytes(b"half")  # what a kill may leave
-    assert run(killed) == 0
-    assert _bytes(killed) == _bytes(whole)
+    whole = tmp_path / "whole"
+    assert run(whole) == 0  # waits for the imports, too
+    start = time.perf_counter()
+    assert run(tmp_path / "again") == 0
+    length = time.perf_counter() - start
+    seed = random.randrange(2**32)  # another every time: moments are not chosen
+    moments, kills = random.Random(seed), 0
+    for trial in range(6):
+        killed = tmp_path / f"killed-{trial}"
+        for _ in range(3):
+            kills += run(killed, moments.uniform(0, length)) == signal.SIGKILL
+        assert run(killed) == 0
+        assert _bytes(killed) == _bytes(whole), f"moments of seed {seed}"
+    assert kills >= 3
     server.communicate()
+
+
+def test_an_unfinished_extraction_is_not_opened(bert, texts, tmp_path):
+    whole = _bytes(extract(bert, texts, LAYER, tmp_path, batch_size=2).folder)
+    (tmp_path / "index.json").unlink()
+    with pytest.raises(ValueError, match="did not end"):
+        Activations.open(tmp_path)
+    (tmp_path / "shard-000001.safetensors.1.part").write_bytes(b"half")  # what a kill may leave
+    assert _bytes(extract(bert, texts, LAYER, tmp_path, batch_size=2).folder) == whole
 
 
 def test_what_is_there_is_not_computed_again(bert, texts, tmp_path):
@@ -277,12 +293,27 @@ def test_another_extraction_is_not_mixed_in(bert, texts, tmp_path):
         extract(bert, texts, LAYER, tmp_path / "mine", overwrite=True)
 
 
+def test_weights_are_not_loaded_for_what_cannot_be_done(folder, texts, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the weights were loaded")
+
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", refuse)
+    with pytest.raises(ValueError, match="no layer 3"):
+        extract(folder, texts, 3, tmp_path)
+    with pytest.raises(ValueError, match="text 2 of 2"):
+        extract(folder, [*texts[:1], "cat " * 30], LAYER, tmp_path)
+    with pytest.raises(ValueError, match="max_length is 21"):
+        extract(folder, texts, LAYER, tmp_path, max_length=21)
+    with pytest.raises(AssertionError, match="were loaded"):
+        extract(folder, texts, LAYER, tmp_path)
+
+
 # What cannot be done ----------------------------------------------------------------------------
 
 
 def test_a_long_text_is_named_or_cut(bert, texts, tmp_path):
     long = [*texts, " ".join(["cat"] * 30)]
-    with pytest.raises(ValueError, match="text 6 of 6 has 32 tokens, more than 20: 'cat cat"):
+    with pytest.raises(ValueError, match=r"text 6 of 6 \(of a file, line 6\) has 32 tokens"):
         extract(bert, long, LAYER, tmp_path)
     assert not list(tmp_path.iterdir())
     assert extract(bert, long, LAYER, tmp_path, truncate=True).lengths[-1] == 20

@@ -23,6 +23,7 @@ def test_a_table_a_figure_and_json(run, run_json, activations, tmp_path):
     kept.write_text(json.dumps(told))
     shown = run("probe", kept, "--figure", tmp_path / "again.png").stdout
     assert "Certified optimum for every head" in " ".join(shown.split())
+    assert "Took" not in shown and "Took" in run("probe", activations, "--window", 3).stdout
     assert (tmp_path / "again.png").read_bytes() == figure.read_bytes()
     kept.write_text(json.dumps(told | {"tol": 1e-15}))
     assert "Not every head reached the gap of 1e-15" in run("probe", kept).stdout
@@ -51,9 +52,39 @@ def test_errors_are_one_line(run, activations, tmp_path):
         return told
 
     assert "give TEXTS and --layer" in error("minilm")
-    assert "leave TEXTS and --layer out" in error(activations, "--layer", 1)
+    assert "leave --layer and --truncate out" in error(activations, "--layer", 1, "--truncate")
     assert "no file" in error(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("{}")
-    assert "leave TEXTS and --layer out" in error(tmp_path / "other.json", "texts.txt")
+    assert "leave TEXTS and --seed out" in error(tmp_path / "other.json", "texts.txt", "--seed", 1)
+    assert "leave --window out" in error(tmp_path / "other.json", "--window", 8)
     assert "no result of probe --json" in error(tmp_path / "other.json")
     assert "no figure we can draw" in error(activations, "--figure", tmp_path / "probe.txt")
+
+
+def test_texts_are_checked_before_the_model_is_sought(run, tmp_path):
+    texts = tmp_path / "texts.txt"
+    for lines, count in ([f"text {i}" for i in range(19)], 19), (["the same"] * 50, 1):
+        texts.write_text("\n".join(lines))
+        told = run("probe", "./no-such-model", texts, "--layer", 0, code=2).stderr
+        assert "needs 20 different texts at least" in told and f"got {count}." in told
+
+
+def test_few_texts_are_warned_of(run, tmp_path):
+    few = heads.write(tmp_path / "few", [heads.uniform], n_texts=20).folder
+    told = run("probe", few, "--window", 8)
+    assert told.stderr.startswith("warning: few texts: ") and told.stderr.count("\n") == 1
+    assert "for 120 coefficients" in told.stderr  # 20 places of 6 channels
+    assert not run("probe", heads.write(tmp_path / "more", [heads.uniform]).folder).stderr
+
+
+def test_a_constant_head_is_told_and_the_others_probed(run, run_json, tmp_path):
+    made = heads.write(tmp_path / "made", KINDS, n_texts=60, constant=1).folder
+    figure = tmp_path / "probe.png"
+    told = run_json("probe", made, "--window", 3, "--figure", figure)
+    assert told["heads"][1]["share"] is None and told["heads"][0]["share"] > 0.8
+    kept = tmp_path / "probe.json"
+    kept.write_text(json.dumps(told))
+    shown = run("probe", kept, "--figure", tmp_path / "again.png").stdout
+    row = next(line for line in shown.splitlines() if line.split()[:1] == ["1"])
+    assert "writes the same everywhere" in row and "of 2 heads" in " ".join(shown.split())
+    assert (tmp_path / "again.png").read_bytes() == figure.read_bytes()

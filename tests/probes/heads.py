@@ -50,10 +50,11 @@ def mixed(*parts):
     return lambda n, rng: sum(weight * attention(n, rng) for weight, attention in parts)
 
 
-def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None):
+def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None, constant=None):
     """Activations of a layer with these heads; neighbouring values are alike, as in text.
 
-    `turn (E, E)` writes values in other coordinates, which the output projection undoes.
+    `turn (E, E)` writes values in other coordinates, which the output projection undoes. Head
+    number `constant` writes the same everywhere, but for rounding.
     """
     rng = np.random.default_rng(seed)
     H = len(kinds)
@@ -80,6 +81,9 @@ def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None):
     if turn is not None:
         values, outputs = ([part @ turn for part in parts] for parts in (values, outputs))
         projection = (np.linalg.inv(turn) @ projection).astype(np.float32)
+    if constant is not None:
+        for part in outputs:
+            part[:, constant] = 1 + 1e-7 * rng.normal(size=(len(part), E))
     packed = {"values": values, "heads": outputs, "maps": maps}
     tensors = {kind: np.concatenate(parts).astype(np.float32) for kind, parts in packed.items()}
     tensors["segments"] = np.concatenate(segments).astype(np.int8)

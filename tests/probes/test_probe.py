@@ -8,8 +8,9 @@ from tests.probes import heads
 
 from convexformer import ConvexAttentionRegressor, Offsets, probe
 from convexformer.activations import ArrayActivations
-from convexformer.probes import _probe
-from convexformer.probes._static import Moments, fit_static
+from convexformer.cli._console import to_json
+from convexformer.probes import LayerProbe, _probe
+from convexformer.probes._static import PATIENCE, Moments, fit_static
 
 WINDOW = 8
 NAMED = {f"{o:+d}" if o else "0": heads.at_offset(o) for o in range(-WINDOW, WINDOW + 1)}
@@ -119,6 +120,25 @@ def test_the_same_text_is_in_one_part_only(tmp_path, monkeypatch):
     assert len({i % 30 for part in parts for i in part}) == 30
 
 
+def test_a_path_ends_when_validation_errors_rise(tmp_path):
+    """Few texts of many channels: weaker penalties only fit noise, and are not tried."""
+    half = heads.mixed((0.5, heads.at_offset(2)), (0.5, heads.content))
+    with pytest.warns(UserWarning, match="few texts"):
+        found = probe(heads.write(tmp_path, [half], n_texts=24)).heads[0]
+    best = int(np.argmax(found.validation))
+    assert len(found.betas) == len(found.validation) == best + 1 + PATIENCE < len(_probe.BETAS)
+
+
+def test_a_constant_head_does_not_stop_the_others(tmp_path):
+    kinds = [heads.at_offset(-1), heads.first]
+    found = probe(heads.write(tmp_path, kinds, n_texts=60, constant=0), window=3)
+    assert [head.constant for head in found.heads] == [True, False]
+    assert np.isnan(found.heads[0].share) and found.heads[1].share > 0.9
+    assert found.varying == found.heads[1:] and found.worst_gap <= 1e-6
+    again = LayerProbe.from_dict(json.loads(to_json(found.to_dict())))
+    assert again.heads[0].constant and repr(again) == repr(found)
+
+
 def test_plain_numbers_for_json(tmp_path):
     done = []
     activations = heads.write(tmp_path, [heads.first, heads.uniform], n_texts=40)
@@ -149,6 +169,8 @@ def test_what_cannot_be_probed(tmp_path):
     activations = heads.write(tmp_path / "some", [heads.first], n_texts=30)
     with pytest.raises(ValueError, match="window must be a positive"):
         probe(activations, window=0)
+    with pytest.raises(ValueError, match="tol must be positive, got 0"):
+        probe(activations, tol=0)
     activations.keep = ("heads",)
     with pytest.raises(ValueError, match="has no values and no maps; extract again"):
         probe(activations)

@@ -36,7 +36,6 @@ NO_MAPS = (
     "the model does not show its attention maps; load it with attn_implementation='eager', or keep "
     "neither maps nor values."
 )
-ANY_LENGTH = 2**30  # what tokenizers can count to
 
 Array = NDArray[np.floating]
 Heard = dict[Any, Any]  # by kind, or by module
@@ -71,18 +70,13 @@ class Listener:
             model = model.get_encoder()
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError("the tokenizer must be a fast one, which knows where tokens stand.")
-        self.model, self.config = model.eval(), config
+        self.model = model.eval()
         self.tokenizer = copy.deepcopy(tokenizer)
         self.tokenizer.padding_side = "right"  # real tokens then begin at position 0
         if self.tokenizer.pad_token is None:  # decoders need none; masked, any token will do
             self.tokenizer.pad_token = self.tokenizer.eos_token or self.tokenizer.unk_token
         layers = _layers(model, config.num_hidden_layers)
         self.n_layers = len(layers)
-        if not 0 <= layer < self.n_layers:
-            raise ValueError(
-                f"there is no layer {layer}: the model has {self.n_layers}, counted from 0 to "
-                f"{self.n_layers - 1}."
-            )
         self.layer = layers[layer]
         self.attention, self.projection = _find(self.layer)
         self.n_heads = int(config.num_attention_heads)
@@ -106,12 +100,6 @@ class Listener:
             return np.zeros(self.dim, dtype=np.float32)
         return np.asarray(bias.detach().float().cpu().numpy())
 
-    @property
-    def limit(self) -> int:
-        """Most tokens of a text."""
-        positions = getattr(self.config, "max_position_embeddings", None)  # some have no limit
-        return int(min(positions or ANY_LENGTH, self.tokenizer.model_max_length, ANY_LENGTH))
-
     def fingerprint(self) -> str:
         """SHA-256 of all weights."""
         import torch
@@ -121,11 +109,6 @@ class Listener:
             digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
             digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
         return digest.hexdigest()
-
-    def count(self, texts: Sequence[Text]) -> list[int]:
-        """Tokens of every text, uncut."""
-        ids = self.tokenizer(*_columns(texts), verbose=False)["input_ids"]
-        return [len(row) for row in ids]
 
     def __call__(self, texts: Sequence[Text], max_length: int, keep: Sequence[str]) -> Batch:
         """Run the model on some texts, as far as the layer."""
@@ -285,6 +268,11 @@ def _find_values(heard: Heard, n_heads: int) -> tuple[Any, Layout]:
     raise ValueError(
         "the values that this model's attention averages could not be found; keep other kinds only."
     )
+
+
+def count_tokens(tokenizer: Any, texts: Sequence[Text]) -> list[int]:
+    """Of every text, uncut."""
+    return [len(row) for row in tokenizer(*_columns(texts), verbose=False)["input_ids"]]
 
 
 def _columns(texts: Sequence[Text]) -> tuple[list[str], ...]:

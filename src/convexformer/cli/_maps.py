@@ -15,7 +15,7 @@ from ._experiments import Folder, load, progress
 from ._figures import headless, save
 
 Model = Annotated[str, typer.Option(help="As for extract.")]
-Layer = Annotated[int, typer.Option(min=0, help="Layer to learn from, counted from 0.")]
+Layer = Annotated[int, typer.Option(help="Layer to learn from, counted from 0.")]
 Sentences = Annotated[int, typer.Option(min=40, help="Most sentences.")]
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the split and of the training.")]

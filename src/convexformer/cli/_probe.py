@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsons
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_directory, emit, err, friendly, out
+from ._console import InputError, check_directory, emit, err, friendly, out, warned
 from ._explain import _check_figure
 from ._extract import MaxLength, Truncate, run_extraction, running
 from ._figures import headless, save
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from convexformer.probes import HeadProbe, LayerProbe
 
 KEEP = ("values", "heads", "maps")
+OF_MODELS = ("texts", "layer", "folder", "max_length", "truncate")
+OPTIONS = {"texts": "TEXTS", "folder": "--out"}  # by their names in code, where these differ
 
 Source = Annotated[
     str,
@@ -34,9 +36,9 @@ Source = Annotated[
 ]
 Texts = Annotated[
     Path | None,
-    typer.Argument(metavar="[TEXTS]", help="A text per line, or pairs separated by a tab."),
+    typer.Argument(metavar="TEXTS", help="A text per line, or pairs separated by a tab."),
 ]
-Layer = Annotated[int | None, typer.Option(min=0, help="Layer to probe, counted from 0.")]
+Layer = Annotated[int | None, typer.Option(help="Layer to probe, counted from 0.")]
 Folder = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Keep the activations here, to probe again."),
@@ -49,6 +51,7 @@ FigureFile = Annotated[Path | None, typer.Option(help="Draw to this file: png, p
 
 @friendly
 def probe(
+    context: typer.Context,
     model: Source,
     texts: Texts = None,
     layer: Layer = None,
@@ -72,13 +75,12 @@ def probe(
         _check_figure(figure, force)
     settings: dict[str, Any] = {"window": window, "max_texts": max_texts}
     settings |= {"seed": seed, "tol": tol}
-    if model.endswith(".json"):
-        if texts is not None or layer is not None:
-            raise InputError(f"{model} is drawn as it is: leave TEXTS and --layer out.")
+    drawn = model.endswith(".json")
+    if drawn:
+        _refuse(context, f"{model} is drawn as it is", (*OF_MODELS, *settings))
         result = _read(Path(model))
     elif (Path(model) / "recipe.json").is_file():
-        if texts is not None or layer is not None:
-            raise InputError(f"{model} holds activations: leave TEXTS and --layer out.")
+        _refuse(context, f"{model} holds activations", OF_MODELS)
         result = _run(Path(model), settings)
     elif texts is None or layer is None:
         raise InputError(f"to probe the model {model}, give TEXTS and --layer as well.")
@@ -95,7 +97,18 @@ def probe(
     if json:
         emit(result.to_dict() | {"figure": figure})
     else:
-        _show(result, figure)
+        _show(result, drawn)
+        if figure is not None:
+            out().print(Text(f"Figure: {figure}", "dim"), soft_wrap=True)
+
+
+def _refuse(context: typer.Context, why: str, names: Iterable[str]) -> None:
+    """Raise if an option was given that has no effect here."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if given:
+        words = " and ".join(OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in given)
+        raise InputError(f"{why}: leave {words} out.")
 
 
 def _read(file: Path) -> LayerProbe:
@@ -122,8 +135,10 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 
 def _extract(model: str, texts: Path, layer: int, folder: Path, options: dict[str, Any]) -> None:
     from convexformer.activations import read_texts
+    from convexformer.probes import check_different
 
     read = read_texts(texts)
+    check_different(len(set(read)))  # before the model is loaded
     with running(folder) as report:
         run_extraction(model, read, layer, folder, keep=KEEP, report=report, **options)
 
@@ -131,7 +146,7 @@ def _extract(model: str, texts: Path, layer: int, folder: Path, options: dict[st
 def _run(folder: Path, settings: dict[str, Any]) -> LayerProbe:
     from convexformer.probes import probe
 
-    with _heads() as report:
+    with warned(), _heads() as report:
         return probe(folder, report=report, **settings)
 
 
@@ -155,7 +170,7 @@ def _heads() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _show(result: LayerProbe, figure: Path | None) -> None:
+def _show(result: LayerProbe, drawn: bool) -> None:
     console = out()
     trained, chosen, tested = result.n_texts
     console.print(
@@ -177,9 +192,8 @@ def _show(result: LayerProbe, figure: Path | None) -> None:
         )
     )
     console.print(_verdict(result))
-    console.print(Text(f"Took {result.seconds:.1f} s.", "dim"))
-    if figure is not None:
-        console.print(Text(f"Figure: {figure}", "dim"), soft_wrap=True)
+    if not drawn:
+        console.print(Text(f"Took {result.seconds:.1f} s.", "dim"))
 
 
 def _verdict(result: LayerProbe) -> Text:
@@ -192,7 +206,7 @@ def _verdict(result: LayerProbe) -> Text:
         ": relative duality gap at most ",
         (f"{result.worst_gap:.1e}", "bold"),
         ". The offset that mixing weighs most is that of the model's own mean attention in "
-        f"{result.agreement} of {len(result.heads)} heads.",
+        f"{result.agreement} of {len(result.varying)} heads.",
     )
 
 
@@ -202,6 +216,9 @@ def _table(heads: list[HeadProbe]) -> Table:
     numbers = ("head", "share", "by weights", "own")
     table = plain_table("head", "share", "", "by weights", "own", "reads", right=numbers)
     for head in heads:
+        if head.constant:
+            table.add_row(str(head.head), "", "", "", "", Text("writes the same everywhere", "dim"))
+            continue
         table.add_row(
             str(head.head),
             Text.assemble((f"{head.share:.2f}", "bold"), (f" ±{head.share_error:.2f}", "dim")),

@@ -36,7 +36,7 @@ Mrpc = Annotated[
     ),
 ]
 Model = Annotated[str, typer.Option(help="An encoder, as for extract.")]
-Layer = Annotated[int, typer.Option(min=0, help="Layer to learn from, counted from 0.")]
+Layer = Annotated[int, typer.Option(help="Layer to learn from, counted from 0.")]
 Tokens = Annotated[int, typer.Option(min=4, help="Tokens of a text; longer ones lose their ends.")]
 Quick = Annotated[
     bool, typer.Option("--quick", help="Six students once, on all channels: some minutes.")

@@ -119,6 +119,10 @@ class ProbeDisplay:
         ax.barh(at, np.maximum(self.shares, 0.0), height=0.62, color=ACCENT, alpha=0.85)
         errors = [head.share_error for head in heads]
         ax.errorbar(self.shares, at, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.0)
+        for place, head in enumerate(heads):
+            if head.constant:
+                words = "writes the same everywhere"
+                ax.text(0.02, place, words, color=MUTED, fontsize=8, va="center")
         marks: tuple[tuple[str, str, float, str, list[float]], ...] = (
             ("|", HUES[1], 9.0, "static attention", [head.attention_share for head in heads]),
             (
@@ -166,7 +170,7 @@ class ProbeDisplay:
 
     def _notes(self) -> str:
         result = self.result
-        n = len(result.heads)
+        n = len(result.varying)
         return (
             f"Bars: certified static mixing, relative duality gap at most {result.worst_gap:.1e}; "
             f"tested on {result.n_texts[2]} texts ({result.n_targets[2]} targets), lines are "

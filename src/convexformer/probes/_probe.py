@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Self
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import Parallel, cpu_count, delayed
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ..activations import Activations, ArrayActivations
 from ..problem import Certificate
 from ._attention import is_causal, mean_attention
+from ._results import HeadProbe, LayerProbe
 from ._static import Part, Places, fit_static, mixing, share
 
 Array = NDArray[np.float64]
@@ -26,161 +27,8 @@ SHARES = (0.6, 0.2, 0.2)  # of texts: to train, to validate, to test
 LEAST_TEXTS = 20
 MOST_AT_ONCE = 4  # heads, because each holds its tokens in memory
 BETAS = np.geomspace(1.0, 1e-3, 16)  # fractions of beta_max
-
-_ARRAYS = ("strengths", "weights", "attention", "model_attention", "betas", "validation")
-
-
-@dataclass(frozen=True)
-class HeadProbe:
-    """What is static in a head.
-
-    Attributes
-    ----------
-    head : int
-        Counted from 0.
-    share : float
-        Share of the variance of what the head writes into the layer that static mixing explains,
-        on texts that were neither trained nor validated on. 0 is predicting the training mean; it
-        can be negative.
-    share_error : float
-        Its standard error over test texts.
-    attention_share : float
-        The same of static attention alone: one weight per place, on the simplex.
-    model_attention_share : float
-        The same of the model's own mean attention, frozen; nothing is fitted.
-    names : tuple of str
-        Places: offsets from the target and landmarks.
-    strengths : ndarray of shape (places,)
-        How much a place contributes: deviation of its contribution over that of the head's output.
-    weights : ndarray of shape (places,)
-        How far the certified coefficients of a place only weigh its values: by which number.
-    attention : ndarray of shape (places,)
-        Static attention to the place: the weights on the simplex that explain most.
-    model_attention : ndarray of shape (places,)
-        The model's own mean attention to it; of "mean", what is left.
-    certificate : Certificate
-        Of the fit: by how much, at most, another static mixing could lower its objective.
-    betas, validation : ndarray of shape (B,)
-        Penalties tried, as fractions of beta_max, and the share on validation texts at each.
-    """
-
-    head: int
-    share: float
-    share_error: float
-    attention_share: float
-    model_attention_share: float
-    names: tuple[str, ...]
-    strengths: Array
-    weights: Array
-    attention: Array
-    model_attention: Array
-    certificate: Certificate
-    betas: Array
-    validation: Array
-
-    @property
-    def top(self) -> list[str]:
-        """Places in use, the one that contributes most first."""
-        order = np.argsort(-self.strengths, kind="stable")
-        return [self.names[k] for k in order if self.strengths[k] > 0]
-
-    @property
-    def offset(self) -> str:
-        """The offset that certified mixing weighs most."""
-        return self._largest(self.weights)
-
-    @property
-    def model_offset(self) -> str:
-        """The offset with most of the model's own mean attention."""
-        return self._largest(self.model_attention)
-
-    def _largest(self, by_place: Array) -> str:
-        n_offsets = sum(name.lstrip("+-").isdigit() for name in self.names)
-        return self.names[int(np.argmax(by_place[:n_offsets]))]
-
-    @property
-    def beta(self) -> float:
-        """Penalty of the fit, as a fraction of beta_max."""
-        return float(self.certificate.beta / self.certificate.beta_max)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON."""
-        described = asdict(self) | {"certificate": self.certificate.to_dict()}
-        described |= {"top": self.top, "offset": self.offset, "model_offset": self.model_offset}
-        return described | {"relative_gap": self.certificate.relative_gap, "beta": self.beta}
-
-    @classmethod
-    def from_dict(cls, described: dict[str, Any]) -> Self:
-        """What :meth:`to_dict` described, also after JSON."""
-        given = {name: described[name] for name in cls.__dataclass_fields__}
-        for name in _ARRAYS:
-            given[name] = np.asarray(given[name], dtype=np.float64)
-        c = given["certificate"]
-        certificate = Certificate(*(c[name] for name in ("primal", "dual", "beta", "beta_max")))
-        return cls(**given | {"names": tuple(given["names"]), "certificate": certificate})
-
-
-@dataclass(frozen=True)
-class LayerProbe:
-    """What is static in the heads of a layer.
-
-    Attributes
-    ----------
-    model : str
-    layer, n_layers : int
-    causal : bool
-        Whether attention looks back only.
-    n_texts, n_targets : tuple of int
-        Of training, validation and test.
-    heads : list of HeadProbe
-    tol : float
-        Relative duality gap that was asked for.
-    seed : int
-    seconds : float
-    """
-
-    model: str
-    layer: int
-    n_layers: int
-    causal: bool
-    n_texts: tuple[int, ...]
-    n_targets: tuple[int, ...]
-    heads: list[HeadProbe]
-    tol: float
-    seed: int
-    seconds: float
-
-    @property
-    def agreement(self) -> int:
-        """Heads whose `offset` is that of the model's own mean attention."""
-        return sum(head.offset == head.model_offset for head in self.heads)
-
-    @property
-    def worst_gap(self) -> float:
-        """Largest relative duality gap of all heads."""
-        return max(float(head.certificate.relative_gap) for head in self.heads)
-
-    def __repr__(self) -> str:
-        shares = ", ".join(f"{head.share:.2f}" for head in self.heads)
-        return (
-            f"LayerProbe({self.model!r}, layer {self.layer} of {self.n_layers}; static shares "
-            f"{shares}; relative gap at most {self.worst_gap:.1e})"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON."""
-        described = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        described["heads"] = [head.to_dict() for head in self.heads]
-        return described | {"agreement": self.agreement, "worst_gap": self.worst_gap}
-
-    @classmethod
-    def from_dict(cls, described: dict[str, Any]) -> Self:
-        """What :meth:`to_dict` described, also after JSON."""
-        given = {name: described[name] for name in cls.__dataclass_fields__}
-        given["heads"] = [HeadProbe.from_dict(head) for head in described["heads"]]
-        for name in ("n_texts", "n_targets"):
-            given[name] = tuple(given[name])
-        return cls(**given)
+ENOUGH = 4  # targets to train on, for every coefficient of an output
+ROUNDING = 1e-5  # what varies less than this, relatively, does not vary
 
 
 def probe(
@@ -248,8 +96,10 @@ def probe(
     if isinstance(activations, (str, os.PathLike)):
         activations = Activations.open(activations)
     found = activations
-    _check(found, window, max_texts)
+    _check(found, window, max_texts, tol)
     texts = _Texts(found, window, _split(found, max_texts, seed))
+    n_targets = tuple(int(found.lengths[part].sum()) for part in texts.parts)
+    _warn_if_few(n_targets[0], len(texts.places.names) * found.head_dim, sum(map(len, texts.parts)))
     heads = []
     jobs = (delayed(_probe_head)(texts, head, tol) for head in range(found.n_heads))
     with threadpool_limits(limits=1):  # heads side by side: their matrices are small
@@ -263,7 +113,7 @@ def probe(
         n_layers=found.n_layers,
         causal=texts.places.causal,
         n_texts=tuple(len(part) for part in texts.parts),
-        n_targets=tuple(int(found.lengths[part].sum()) for part in texts.parts),
+        n_targets=n_targets,
         heads=heads,
         tol=tol,
         seed=seed,
@@ -272,10 +122,10 @@ def probe(
 
 
 def _workers(n_jobs: int | None) -> int:
-    return min(MOST_AT_ONCE, os.cpu_count() or 1) if n_jobs is None else n_jobs
+    return min(MOST_AT_ONCE, cpu_count()) if n_jobs is None else n_jobs
 
 
-def _check(found: Source, window: int, max_texts: int) -> None:
+def _check(found: Source, window: int, max_texts: int, tol: float) -> None:
     missing = [kind for kind in NEEDED if kind not in found.keep]
     if missing:
         raise ValueError(
@@ -285,17 +135,35 @@ def _check(found: Source, window: int, max_texts: int) -> None:
     for name, value in (("window", window), ("max_texts", max_texts)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
+    if not tol > 0:
+        raise ValueError(f"tol must be positive, got {tol!r}.")
+
+
+def _warn_if_few(targets: int, columns: int, texts: int) -> None:
+    """Say so where there is little to learn from, and shares of real heads miss some hundredths."""
+    if targets < ENOUGH * columns:
+        more = math.ceil(texts * ENOUGH * columns / targets)
+        warnings.warn(
+            f"few texts: {targets} tokens to train on, for {columns} coefficients of every output. "
+            f"Shares will come out too low; {more} such texts would do.",
+            stacklevel=3,
+        )
+
+
+def check_different(count: int) -> None:
+    """Whether so many different texts can be split."""
+    if count < LEAST_TEXTS:
+        raise ValueError(
+            f"a probe needs {LEAST_TEXTS} different texts at least, to train, choose and test on "
+            f"different ones; got {count}."
+        )
 
 
 def _split(found: Source, max_texts: int, seed: int) -> list[NDArray[np.intp]]:
     """Texts to train, to validate and to test; the same text is never in two of them."""
     first = {tuple(found.tokens(i)): i for i in reversed(range(len(found)))}
     different = np.random.default_rng(seed).permutation(sorted(first.values()))[:max_texts]
-    if len(different) < LEAST_TEXTS:
-        raise ValueError(
-            f"a probe needs {LEAST_TEXTS} different texts at least, to train, choose and test on "
-            f"different ones; got {len(different)}."
-        )
+    check_different(len(different))
     ends = np.rint(np.cumsum(SHARES)[:-1] * len(different)).astype(int)
     return [np.sort(part) for part in np.split(different, ends)]
 
@@ -352,10 +220,35 @@ def _axes(projection: NDArray[np.floating]) -> NDArray[np.float32]:
     return np.asarray(U * s, dtype=np.float32)
 
 
+def _is_constant(part: Part) -> bool:
+    """Whether the head writes the same at all targets: then there is nothing to explain."""
+    return bool(np.ptp(part.Y, axis=0).max() <= ROUNDING * np.abs(part.Y).max())
+
+
+def _constant_head(texts: _Texts, head: int) -> HeadProbe:
+    """A head without shares; the mean explains all of it."""
+    nothing, names = np.zeros(len(texts.places.names)), texts.places.names
+    return HeadProbe(
+        head=head,
+        share=math.nan,
+        share_error=math.nan,
+        attention_share=math.nan,
+        model_attention_share=math.nan,
+        names=names,
+        strengths=nothing,
+        weights=nothing,
+        attention=nothing,
+        model_attention=texts.attention[head],
+        certificate=Certificate(primal=0.0, dual=0.0, beta=0.0, beta_max=0.0),
+        betas=np.zeros(0),
+        validation=np.zeros(0),
+    )
+
+
 def _probe_head(texts: _Texts, head: int, tol: float) -> HeadProbe:
     train, validation, test = texts.of_head(head)
-    if not np.any(np.ptp(train.Y, axis=0)):
-        raise ValueError(f"head {head} writes the same everywhere; there is nothing to explain.")
+    if any(map(_is_constant, (train, validation, test))):
+        return _constant_head(texts, head)
     fit = fit_static(train, validation, BETAS, tol)
     mean = train.Y.mean(axis=0, dtype=np.float64)
     baseline = test.errors(mean)

@@ -11,7 +11,6 @@ what the penalty charges is a contribution to the output, on whatever scale a to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +19,13 @@ from scipy.optimize import nnls
 
 from ..problem import Certificate, Offsets, Problem, Squared, Token, TokenDesign
 from ..problem.designs import row_slices
-from ..solvers import Solution, solve_path
+from ..solvers import solve_path
 
 Array = NDArray[np.float64]
 
 LEAST_WEIGHT = 1e-3  # of the largest: a token that never changes is told from the intercept by none
 HEAVY = 1e3  # beside the largest of the tokens
+PATIENCE = 3  # penalties in a row that may raise the validation error before a path ends
 CAUSAL_MEAN = "mean so far"
 
 
@@ -134,7 +134,8 @@ class Moments:
         objective everywhere as the T targets with an intercept.
         """
         values, vectors = np.linalg.eigh(self.gram)
-        R = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        known = values > len(values) * np.finfo(float).eps * values[-1]  # fewer than few targets
+        R = np.sqrt(values[known])[:, None] * vectors[:, known].T
         X = np.ascontiguousarray(R[:, : self.p]).reshape(-1, *self.shape)
         return Problem(TokenDesign(X), Squared(), Token(weights), R[:, self.p :], intercept=False)
 
@@ -194,8 +195,8 @@ class StaticFit:
 
 
 def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> StaticFit:
-    """Certified static mixing for every beta, and the strongest that validation cannot tell from
-    the best: the largest beta within one standard error of it.
+    """Certified static mixing for one beta after the other, until the validation error rises; of
+    these, the largest beta that validation cannot tell from the best (one standard error).
 
     Parameters
     ----------
@@ -208,8 +209,14 @@ def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> Stati
     moments = Moments(train)
     weights = moments.weights()
     small = moments.problem(weights)
-    solutions = list(solve_path(small, (betas * small.beta_max).tolist(), tol=0.5 * tol))
-    errors = np.stack(list(_errors(validation, moments, solutions)))  # (B, texts)
+    solutions, rows = [], []
+    for solution in solve_path(small, (betas * small.beta_max).tolist(), tol=0.5 * tol):
+        solutions.append(solution)
+        F = validation.predict(solution.Z, moments.intercept(solution.Z))
+        rows.append(validation.errors(F))
+        if _rising(rows):
+            break
+    errors = np.stack(rows)  # (B, texts)
     baseline = validation.errors(moments.mean[moments.p :])
     chosen = solutions[_simplest(errors)]
     b = moments.intercept(chosen.Z)
@@ -223,7 +230,7 @@ def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> Stati
         Z=chosen.Z,
         b=b,
         certificate=problem.certificate(chosen.Z, b, chosen.certificate.beta),
-        betas=betas,
+        betas=betas[: len(errors)],
         validation=1.0 - errors.sum(axis=1) / baseline.sum(),
         strengths=np.sqrt(np.maximum(0.0, contributed) / moments.target_size),
         weights=np.trace(applied, axis1=1, axis2=2) / sizes,
@@ -232,17 +239,15 @@ def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> Stati
     )
 
 
-def _errors(part: Part, moments: Moments, solutions: list[Solution]) -> Iterator[Array]:
-    """Squared errors of every text at every solution, in one product with the tokens."""
-    together = np.concatenate([solution.Z for solution in solutions], axis=2)
-    scores = TokenDesign(part.tokens).predict(together)  # (T, B * e)
-    for solution, F in zip(solutions, np.split(scores, len(solutions), axis=1), strict=True):
-        yield part.errors(F + moments.intercept(solution.Z))
-
-
 def mixing(weights: Array, e: int) -> Array:
     """Coefficients ``(places, e, e)`` that only weigh."""
     return np.asarray(weights[:, None, None] * np.eye(e))
+
+
+def _rising(rows: list[Array]) -> bool:
+    """Whether the least error lies `PATIENCE` penalties back: weaker ones only fit more noise."""
+    totals = [float(errors.sum()) for errors in rows]
+    return len(totals) - 1 - int(np.argmin(totals)) >= PATIENCE
 
 
 def _simplest(errors: Array) -> int:
