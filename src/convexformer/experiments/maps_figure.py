@@ -12,54 +12,64 @@ from matplotlib.figure import Figure
 from ..plotting._style import MUTED, bare, styled
 from .records import Record
 
-CELL = 0.115  # inches
+CELL = 0.155  # inches
+COLUMNS = 4
+LEFT, TOP, BOTTOM, GAP, TITLE, LABELS = 1.35, 0.65, 0.45, 0.2, 0.42, 0.75
 TITLES = {
     "teacher": "teacher",
     "softmax": "softmax",
-    "softmax, undertrained": "softmax,\nundertrained",
+    "softmax, undertrained": "softmax, undertrained",
     "simplex": "simplex",
-    "convex, static attention": "convex,\nstatic attention",
-    "convex, norms": "convex,\nnorms",
-    "convex, contributions": "convex,\ncontributions",
+    "convex, static attention": "convex, static attention",
+    "convex, norms": "convex, norms",
+    "convex, contributions": "convex, contributions",
 }
 
 
 @styled
 def draw(results: Record) -> Figure:
-    """Rows are heads, the most and the least static; columns the teacher and its students."""
+    """A block per head, the most and the least static; in it the teacher and its students."""
     from matplotlib import pyplot as plt
 
     examples = results["examples"]
-    tokens = examples[0]["tokens"]
-    middles = np.arange(len(tokens)) + 0.5
-    side = CELL * len(tokens)
-    left, top, bottom, gap = 1.35, 0.95, 0.9, 0.22
-    width = left + len(TITLES) * (side + gap)
-    height = top + len(examples) * (side + gap) + bottom
+    side = CELL * len(examples[0]["tokens"])
+    row = TITLE + side
+    block = -(-len(TITLES) // COLUMNS) * row + LABELS  # inches
+    width = LEFT + COLUMNS * (side + GAP)
+    height = TOP + len(examples) * block + BOTTOM
     figure = plt.figure(figsize=(width, height))
-    for row, example in enumerate(examples):
-        for column, name in enumerate(TITLES):
-            x = left + column * (side + gap)
-            y = height - top - (row + 1) * side - row * gap
+    for number, example in enumerate(examples):
+        for place, name in enumerate(TITLES):
+            down, across = divmod(place, COLUMNS)
+            x = LEFT + across * (side + GAP)
+            y = height - TOP - number * block - (down + 1) * row
             ax = figure.add_axes((x / width, y / height, side / width, side / height))
             _map(ax, np.array(example["maps"][name]))
-            if row == 0:
-                ax.set_title(TITLES[name], fontsize=8.5, fontweight="normal", pad=5)
-            if column == 0:
-                ax.set_yticks(middles, tokens, fontsize=5.5)
+            ax.set_title(TITLES[name], fontsize=10, fontweight="normal", pad=5)
+            lowest = place + COLUMNS >= len(TITLES)
+            _label(ax, example["tokens"], rows=across == 0, columns=lowest)
+            if place == 0:
                 share = results["shares"]["convex"][example["head"]]
-                ax.set_ylabel(f"head {example['head']}\nstatic share {share:.2f}", fontsize=8.5)
-            if row == len(examples) - 1:
-                ax.set_xticks(middles, tokens, fontsize=5.5, rotation=90)
+                words = f"head {example['head']}: static share {share:.2f}"
+                ax.set_ylabel(words, fontsize=10, fontweight="bold")
     title = f"What students of a head look at ({results['settings']['model']}, layer "
     title += f"{results['settings']['layer']})"
-    figure.text(0.12 / width, 1 - 0.3 / height, title, fontsize=12, fontweight="bold")
+    figure.text(0.12 / width, 1 - 0.32 / height, title, fontsize=13, fontweight="bold")
     note = (
         "Rows are targets, columns tokens; every row sums to one, colours go with the root. The "
         "most and the least static head; a sentence that no student has seen."
     )
-    figure.text(0.12 / width, 0.12 / height, note, fontsize=7.5, color=MUTED)
+    figure.text(0.12 / width, 0.15 / height, note, fontsize=8.5, color=MUTED)
     return figure
+
+
+def _label(ax: Axes, tokens: list[str], *, rows: bool, columns: bool) -> None:
+    """Name the targets, the tokens, or both."""
+    middles = np.arange(len(tokens)) + 0.5
+    if rows:
+        ax.set_yticks(middles, tokens, fontsize=8)
+    if columns:
+        ax.set_xticks(middles, tokens, fontsize=8, rotation=90)
 
 
 def _map(ax: Axes, A: Any) -> None:
