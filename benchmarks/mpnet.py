@@ -60,7 +60,8 @@ def unpack(archive: Path, folder: Path, files: dict[str, str]) -> Path:
     """The files of the archive that are asked for, by name, if they are the published ones."""
     folder.mkdir()
     with zipfile.ZipFile(archive) as packed:
-        inside = {Path(name).name: name for name in reversed(packed.namelist())}
+        deepest_first = sorted(packed.namelist(), key=lambda name: -name.count("/"))
+        inside = {Path(name).name: name for name in deepest_first}
         for name in files:
             with packed.open(inside[name]) as content, (folder / name).open("wb") as file:
                 shutil.copyfileobj(content, file, 1 << 24)

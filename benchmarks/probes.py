@@ -3,8 +3,8 @@
 ``python -m benchmarks.probes`` (`make probes`) extracts and probes layer by layer into
 ``benchmarks/probes``, skips what is there, and writes the tables of ``docs/probes.md`` and its
 figures anew from these files and from those of `make maps`. With ``--mpnet`` (`make probes-mpnet`)
-it probes the sixth layer of all-mpnet-base-v2, which has the size of the paper's. Sentences are those of MRPC where
-``CONVEXFORMER_MRPC`` names its folder, else prose of this project.
+it probes the sixth layer of all-mpnet-base-v2, an encoder of the paper's size. Sentences are those
+of MRPC where ``CONVEXFORMER_MRPC`` names its folder, else prose of this project.
 """
 
 from __future__ import annotations
