@@ -50,7 +50,7 @@ def test_errors_are_one_line(run, bert, texts, tmp_path):
     assert "without a config.json" in error(tmp_path, texts, "--layer", 0)
     long = tmp_path / "long.txt"
     long.write_text("trees\n" + "cat " * 30 + "\n")
-    assert "text 2 of 2 (of a file, line 2) has 32 tokens" in error(bert, long, "--layer", 0)
+    assert "line 2 has 32 tokens, more than 20: 'cat cat" in error(bert, long, "--layer", 0)
     run("extract", bert, long, "--layer", 0, "--out", tmp_path / "cut", "--truncate")
     assert "holds another extraction" in error(bert, texts, "--layer", 0, where=tmp_path / "cut")
     run("extract", bert, texts, "--layer", 0, "--out", tmp_path / "cut", "--force")

@@ -5,6 +5,8 @@ import json
 import pytest
 from tests.probes import heads
 
+from convexformer.activations import Activations
+
 KINDS = [heads.at_offset(-1), heads.first, heads.content]
 
 
@@ -31,7 +33,7 @@ def test_a_table_a_figure_and_json(run, run_json, activations, tmp_path):
     assert f"{told['heads'][1]['share']:.2f}" in row and "first" in row
 
 
-def test_from_a_model_and_texts(run_json, tmp_path):
+def test_from_a_model_and_texts(run, run_json, tmp_path):
     pytest.importorskip("transformers")
     from tests.small_models import WORDS, make_bert, save
 
@@ -43,6 +45,11 @@ def test_from_a_model_and_texts(run_json, tmp_path):
     assert told["layer"] == 2 and len(told["heads"]) == 4 and sum(told["n_texts"]) == 36
     again = run_json("probe", tmp_path / "kept", "--window", 2)
     assert again["heads"] == told["heads"]
+    options = ("--layer", 2, "--window", 2, "--max-texts", 24, "--out", tmp_path / "few")
+    assert sum(run_json("probe", model, texts, *options)["n_texts"]) == 24
+    assert len(Activations.open(tmp_path / "few")) == 24  # what is not used is not extracted
+    texts.write_text("\n".join([lines[0], *lines, "cat " * 30]))
+    assert "line 38 has 32 tokens" in run("probe", model, texts, "--layer", 2, code=2).stderr
 
 
 def test_errors_are_one_line(run, activations, tmp_path):
@@ -58,6 +65,7 @@ def test_errors_are_one_line(run, activations, tmp_path):
     assert "leave TEXTS and --seed out" in error(tmp_path / "other.json", "texts.txt", "--seed", 1)
     assert "leave --window out" in error(tmp_path / "other.json", "--window", 8)
     assert "no result of probe --json" in error(tmp_path / "other.json")
+    assert "--tol must be positive, got 0." in error("minilm", "texts.txt", "--tol", 0)
     assert "no figure we can draw" in error(activations, "--figure", tmp_path / "probe.txt")
 
 

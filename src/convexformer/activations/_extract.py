@@ -34,6 +34,16 @@ class Report(Protocol):
     def __call__(self, done: int, total: int) -> None: ...
 
 
+class LongTextError(ValueError):
+    """A text has more tokens than the model reads; `number` counts from 0."""
+
+    def __init__(self, number: int, text: Text, n_tokens: int, most: int) -> None:
+        shown = text if isinstance(text, str) else " | ".join(text)
+        self.number = number
+        self.words = f"has {n_tokens} tokens, more than {most}: {shown[:60]!r}... Shorten it, or"
+        super().__init__(f"texts[{number}] {self.words} cut long texts with truncate=True.")
+
+
 def extract(
     model: Any,
     texts: Sequence[Text],
@@ -186,13 +196,7 @@ def _check_lengths(tokenizer: Any, texts: list[Text], most: int, step: int = 256
         counts = count_tokens(tokenizer, texts[start : start + step])
         for number, n in enumerate(counts, start=start):
             if n > most:
-                text = texts[number]
-                shown = text if isinstance(text, str) else " | ".join(text)
-                raise ValueError(
-                    f"text {number + 1} of {len(texts)} (of a file, line {number + 1}) has {n} "
-                    f"tokens, more than {most}: {shown[:60]!r}... Shorten it, or cut long texts "
-                    "with truncate=True (--truncate)."
-                )
+                raise LongTextError(number, texts[number], n, most)
 
 
 def _versions() -> dict[str, str]:

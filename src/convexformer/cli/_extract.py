@@ -80,7 +80,7 @@ def extract(
     """
     from convexformer.activations import KINDS, read_texts
 
-    read = read_texts(texts)
+    read = dict(enumerate(read_texts(texts), start=1))  # by line: none is blank
     check_directory(folder if folder.is_dir() else folder.parent)
     start = time.perf_counter()
     worked = False
@@ -125,14 +125,17 @@ def extract(
         _show(result)
 
 
-def run_extraction(*args: Any, **kwargs: Any) -> Any:
-    """:func:`convexformer.activations.extract`; a missing package becomes one line."""
-    from convexformer.activations import extract
+def run_extraction(model: str, texts: dict[int, Any], *args: Any, **kwargs: Any) -> Any:
+    """:func:`convexformer.activations.extract` of texts by their lines; errors name the line."""
+    from convexformer.activations import LongTextError, extract
 
     try:
-        return extract(*args, **kwargs)
+        return extract(model, list(texts.values()), *args, **kwargs)
     except ImportError as error:
         raise InputError(error) from error
+    except LongTextError as error:
+        line = list(texts)[error.number]
+        raise InputError(f"line {line} {error.words} cut long texts with --truncate.") from error
 
 
 @contextmanager

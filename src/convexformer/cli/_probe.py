@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -73,6 +74,8 @@ def probe(
     """
     if figure is not None:
         _check_figure(figure, force)
+    if not tol > 0:
+        raise InputError(f"--tol must be positive, got {tol:g}.")
     settings: dict[str, Any] = {"window": window, "max_texts": max_texts}
     settings |= {"seed": seed, "tol": tol}
     drawn = model.endswith(".json")
@@ -87,7 +90,7 @@ def probe(
     else:
         options = {"max_length": max_length, "truncate": truncate, "overwrite": force}
         with _folder(folder) as place:
-            _extract(model, texts, layer, place, options)
+            _extract(model, _texts(texts, max_texts, seed), layer, place, options)
             result = _run(place, settings)
     if figure is not None:
         headless()
@@ -133,14 +136,24 @@ def _folder(kept: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _extract(model: str, texts: Path, layer: int, folder: Path, options: dict[str, Any]) -> None:
+def _texts(file: Path, most: int, seed: int) -> dict[int, Any]:
+    """Different texts of the file by line; of too many, some are drawn."""
     from convexformer.activations import read_texts
     from convexformer.probes import check_different
 
-    read = read_texts(texts)
-    check_different(len(set(read)))  # before the model is loaded
+    lines = {text: line for line, text in enumerate(read_texts(file), start=1)}
+    check_different(len(lines))  # before the model is loaded
+    texts = {line: text for text, line in lines.items()}
+    if len(texts) > most:
+        texts = {line: texts[line] for line in sorted(random.Random(seed).sample([*texts], most))}
+    return texts
+
+
+def _extract(
+    model: str, texts: dict[int, Any], layer: int, folder: Path, options: dict[str, Any]
+) -> None:
     with running(folder) as report:
-        run_extraction(model, read, layer, folder, keep=KEEP, report=report, **options)
+        run_extraction(model, texts, layer, folder, keep=KEEP, report=report, **options)
 
 
 def _run(folder: Path, settings: dict[str, Any]) -> LayerProbe:
