@@ -76,11 +76,7 @@ class Design(ABC):
             scattered = np.zeros((self.n_groups, *Z.shape[1:]))
             scattered[groups] = Z
             return self._predict_all(scattered)
-        W = Z.reshape(-1, Z.shape[2])
-        F = np.zeros((self.n_samples, Z.shape[2]))
-        for rows, A in self._row_blocks(groups, Z.shape[2]):
-            np.matmul(A, W, out=F[rows])
-        return F
+        return self._predict(Z, groups)
 
     def correlate(self, V: Array, groups: Groups | None = None) -> Array:
         """``M_k = A_k' V``: ``(groups, d, c)``."""
@@ -88,10 +84,19 @@ class Design(ABC):
             return self._correlate_all(V)
         if self.prefers_all(groups):
             return self._correlate_all(V)[groups]
-        M = np.zeros((len(groups) * self.dim, V.shape[1]))
-        for rows, A in self._row_blocks(groups, V.shape[1]):
-            M += A.T @ V[rows]
-        return M.reshape(-1, self.dim, V.shape[1])
+        return self._correlate(V, groups)
+
+    def _predict(self, Z: Array, groups: Groups) -> Array:
+        F = np.zeros((self.n_samples, Z.shape[2]))
+        for rows, part, A in self._tiles(groups, Z.shape[2]):
+            F[rows] += A @ Z[part].reshape(-1, Z.shape[2])
+        return F
+
+    def _correlate(self, V: Array, groups: Groups) -> Array:
+        M = np.zeros((len(groups), self.dim, V.shape[1]))
+        for rows, part, A in self._tiles(groups, V.shape[1]):
+            M[part] += (A.T @ V[rows]).reshape(-1, self.dim, V.shape[1])
+        return M
 
     def is_noise(self, M: Array, V: Array) -> bool:
         """Whether ``M = correlate(V)`` is zero but for rounding; a pass over X where it may be."""
@@ -200,6 +205,21 @@ class Design(ABC):
         for rows in row_slices(self.n_samples, width, size):
             yield rows, self.gather(rows, groups)
 
+    def _tiles(self, groups: Groups, columns: int) -> Iterator[tuple[slice, slice, Array]]:
+        """Blocks of samples and groups ``(rows, part, (rows, part * d))``, for a product.
+
+        All groups at once, unless what belongs to them, `columns` wide, would then be read or
+        written again and again from beyond the cache.
+        """
+        width = self.dim
+        if 8 * len(groups) * width * columns <= BLOCK_BYTES:
+            for rows, A in self._row_blocks(groups, columns):
+                yield rows, slice(0, len(groups)), A
+            return
+        for rows in row_slices(self.n_samples, width):
+            for part in row_slices(len(groups), (rows.stop - rows.start) * width):
+                yield rows, part, self.gather(rows, groups[part])
+
 
 class TokenDesign(Design):
     r"""Scores :math:`F_i = \sum_k X_{ik} Z_k` of a dense array of tokens.
@@ -237,23 +257,22 @@ class TokenDesign(Design):
 
     def gather(self, rows: slice, groups: Groups) -> Array:
         A = self.X[rows]
-        # `take` is the faster, but copies all of an array that is not contiguous
-        A = np.take(A, groups, axis=1) if A.flags.c_contiguous else A[:, groups]
+        if len(groups) and np.all(np.diff(groups) == 1):
+            A = np.array(A[:, groups[0] : groups[-1] + 1], dtype=np.float64, order="C")
+        else:  # `take` is the faster, but copies all of an array that is not contiguous
+            A = np.take(A, groups, axis=1) if A.flags.c_contiguous else A[:, groups]
         mask = None if self.mask is None else self.mask[rows][:, groups]
         return np.ascontiguousarray(_masked(A, mask)).reshape(len(A), -1)
 
     def _predict_all(self, Z: Array) -> Array:
-        W = Z.reshape(-1, Z.shape[2])
-        F = np.empty((self.n_samples, Z.shape[2]))
-        for rows, A in self.blocks():
-            np.matmul(A, W, out=F[rows])
-        return F
+        if not self._is_plain:
+            return self._predict(Z, np.arange(self.n_groups))
+        return np.asarray(self.X.reshape(self.n_samples, -1) @ Z.reshape(-1, Z.shape[2]))
 
     def _correlate_all(self, V: Array) -> Array:
-        M = np.zeros((self.n_groups * self.dim, V.shape[1]))
-        for rows, A in self.blocks():
-            M += A.T @ V[rows]
-        return M.reshape(self.n_groups, self.dim, V.shape[1])
+        if not self._is_plain:
+            return self._correlate(V, np.arange(self.n_groups))
+        return np.asarray(self.X.reshape(self.n_samples, -1).T @ V).reshape(*self.X.shape[1:], -1)
 
     def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
         if not (self._is_plain and self.prefers_all(groups)):

@@ -124,6 +124,13 @@ PENALTIES: dict[str, type[Penalty]] = {p.name: p for p in (TokenOutput, Token, N
 
 def safe_norm(Z: Array, axis: int) -> Array:
     """Euclidean norm that neither overflows nor underflows."""
+    axes = list(range(Z.ndim))
+    kept = [a for a in axes if a != axis % Z.ndim]
+    norms = np.sqrt(np.einsum(Z, axes, Z, axes, kept))  # silent where squares overflow
+    # Where squares may have left the range, and not because all is zero, start from the largest.
+    inside = (norms > 1e-140) & (norms < 1e140)
+    if np.all(inside) or not np.any(~inside & np.any(Z, axis=axis)):
+        return np.asarray(norms)
     scale = np.max(np.abs(Z), axis=axis, keepdims=True, initial=0.0)
     unit = np.divide(Z, scale, out=np.zeros_like(Z), where=scale > 0)
     unit *= unit

@@ -32,7 +32,7 @@ from .shared_systems import (
     sketch,
     token_norms,
 )
-from .solution import Clock, Iterate, Solution
+from .solution import Clock, Solution
 from .workspace import Workspace
 
 Array = NDArray[np.float64]
@@ -41,7 +41,7 @@ FEWEST = 4  # outputs from which this pays
 FEWEST_ENTRIES = 5e5  # and entries of X: below, a Gram matrix costs nothing
 LARGEST_GRAM, LARGEST_KERNEL = 4000, 6000  # coefficients, samples
 GRAM_RATIO = 1.2  # coefficients per sample up to which their space is the smaller
-LEAST_SKETCH, SKETCH = 32, 96  # outputs of a sketch
+LEAST_SKETCH = 32  # outputs of a sketch, which has a quarter of all where these are many
 SKETCH_GAP = 5e-3  # relative gap that ends the work on the sketch
 STAGE, STAGE_GAP = 0.1, 0.05  # factor of beta per stage on the sketch, and the gap that ends one
 FEW = 512  # coefficients that may enter at once, where there are no more
@@ -92,8 +92,7 @@ class _Shared:
         self.norms = np.full(len(self.weight), np.inf)  # of correlations; unknown ones are watched
         self.in_coefficients = _in_coefficients(problem)
         self._known: tuple[Array, Array] | None = None
-        at = Iterate.start(problem, None, beta)
-        self.gap = at.gap(problem, problem.dual_point(at.S + at.b), beta)  # of no tokens
+        self.gap = (1.0 - min(1.0, beta / problem.beta_max)) ** 2  # certified: of no tokens
         self.axes = problem.principal_axes
         self._in(*PRECISIONS[-1])
         self.Y = self.columns.balanced(self.columns.root * problem.Y) @ self.axes
@@ -129,7 +128,7 @@ class _Shared:
     def _sketched(self) -> None:
         """eta for a sketch of the outputs, beta coming down in stages."""
         c = self.Y.shape[1]
-        r = c if c < 2 * LEAST_SKETCH else min(max(LEAST_SKETCH, c // 4), SKETCH)
+        r = c if c < 2 * LEAST_SKETCH else max(LEAST_SKETCH, c // 4)
         Y = self.Y @ sketch(c, r, np.random.default_rng(0))
         if self.in_coefficients:
             self.norms = token_norms(self._correlations(Y))

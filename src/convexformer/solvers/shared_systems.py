@@ -26,6 +26,7 @@ COLUMNS = 512  # of X, multiplied at once
 MIXES = 48  # outputs that a Hessian among samples is made of
 ROUGH, FINE = 0.4, 0.12  # relative changes of eta that update the kernel
 FEW_OUTPUTS = 32  # samples per output from which refinement is cheap beside updates
+NEW = 0.005  # relative change of eta that the first kernel of a system may miss
 FRESH = 0.02  # relative change of eta that a kernel brought up to date may miss
 ROUNDING = 1e-3  # relative error of a float32 kernel, for all we know
 LEAST_RATIO = 0.3  # of a contraction to the kernel's relative error, however well it goes
@@ -137,7 +138,7 @@ class Kernel:
             sign = np.sign(change[k])
             self.K = self.syrk(sign, B.T, 1.0, self.K, trans=1, lower=1, overwrite_c=1)
         self.scaled[moved] = scaled[moved]
-        if self.factor is None or np.any(moved):
+        if np.any(moved):
             T = self.K.copy(order="F")
             T[np.diag_indices_from(T)] += 1.0
             self.factor = cholesky(T, lower=True, overwrite_a=True, check_finite=False)
@@ -157,11 +158,13 @@ class Kernel:
 
     def solve(self, R: Array) -> NDArray:
         """About ``(I + K)^-1 R``."""
-        return _solved(self.factor, R)
+        return R if self.factor is None else _solved(self.factor, R)
 
     def half(self, U: NDArray) -> NDArray:
         """``L^-1 U``, in the place of `U`."""
         L = self.factor
+        if L is None:  # K = 0
+            return U
         return np.asarray(solve_triangular(L, U, lower=True, overwrite_b=True, check_finite=False))
 
 
@@ -195,11 +198,15 @@ class SharedKernel:
 
     def measure(self, eta: Array, accuracy: float) -> Measure:
         self.scaled = eta / self.beta
-        self.kernel.update(self.scaled, ROUGH if accuracy >= 1e-3 else self.fine)
-        if self.V is None:
-            self.V = self.columns.balanced(self.kernel.solve(self.Y)) if np.any(eta) else self.Y
+        rough = ROUGH if accuracy >= 1e-3 else self.fine
+        first = self.V is None
+        self.kernel.update(self.scaled, NEW if first else rough)
+        if first:
+            self.V = self.columns.balanced(self.kernel.solve(self.Y))
             self.G = self.columns.correlate(self.V, self.watched)
-        left = self._refine(accuracy) if np.any(eta) else 0.0
+        left = self.kernel.contraction(self.scaled) if np.any(eta) else 0.0
+        if left > accuracy or not first:
+            left = self._refine(accuracy)
         squares = np.zeros(len(eta))
         squares[self.watched] = _squares(self.G)
         return Measure(
@@ -357,9 +364,8 @@ class SharedGram:
         return np.asarray(sums.reshape(-1, self.size, inner.shape[1] // self.size).sum(axis=1))
 
 
-def _solved(factor: NDArray | None, R: Array) -> NDArray:
+def _solved(factor: NDArray, R: Array) -> NDArray:
     """``R`` through a Cholesky factor, in its precision."""
-    assert factor is not None
     B = R.astype(factor.dtype, order="F")
     return np.asarray(cho_solve((factor, True), B, overwrite_b=True, check_finite=False))
 
