@@ -19,6 +19,7 @@ Groups = NDArray[np.intp]
 
 FEW_BYTES = 1 << 22  # where blocks are only read on the way to another array
 CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been written
+FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has a few groups
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
 
 
@@ -208,16 +209,21 @@ class Design(ABC):
     def _tiles(self, groups: Groups, columns: int) -> Iterator[tuple[slice, slice, Array]]:
         """Blocks of samples and groups ``(rows, part, (rows, part * d))``, for a product.
 
-        All groups at once, unless what belongs to them, `columns` wide, would then be read or
-        written again and again from beyond the cache.
+        All groups at once; but few samples and groups where that leaves no more than a few samples
+        in cache, and all samples of few groups where what belongs to all groups, `columns` wide,
+        would be read or written again and again from beyond the cache.
         """
-        width = self.dim
-        if 8 * len(groups) * width * columns <= BLOCK_BYTES:
+        width, d = len(groups) * self.dim, self.dim
+        if 8 * width * columns > BLOCK_BYTES:
+            all_rows, size = row_slices(self.n_samples, d), BLOCK_BYTES
+        elif 8 * width * FEWEST_ROWS > CACHED_BYTES:
+            all_rows, size = row_slices(self.n_samples, 1, 8 * TILE_ROWS), CACHED_BYTES
+        else:
             for rows, A in self._row_blocks(groups, columns):
                 yield rows, slice(0, len(groups)), A
             return
-        for rows in row_slices(self.n_samples, width):
-            for part in row_slices(len(groups), (rows.stop - rows.start) * width):
+        for rows in all_rows:
+            for part in row_slices(len(groups), (rows.stop - rows.start) * d, size):
                 yield rows, part, self.gather(rows, groups[part])
 
 

@@ -70,10 +70,15 @@ class NearKernelSystem(System):
     def _predict(self, Z: Array) -> Array:
         scattered = np.zeros((len(self.X.groups), *Z.shape[1:]))
         scattered[self.where] = Z
-        return self.X.predict(scattered)
+        return self.X.predict(scattered, np.any(scattered, axis=(1, 2)))
 
-    def _correlate(self, V: Array) -> Array:
-        return self.X.correlate(V)[self.where]
+    def _correlate(self, V: Array, eta: Array | None = None) -> Array:
+        """Correlations of all tokens, or of those with an `eta`."""
+        used = None
+        if eta is not None:
+            used = np.zeros(len(self.X.groups), dtype=bool)
+            used[self.where] = eta > 0
+        return self.X.correlate(V, used)[self.where]
 
     def solve(self, eta: Array, accuracy: float) -> State:
         scaled = (eta / self.beta)[:, None, None]
@@ -91,7 +96,7 @@ class NearKernelSystem(System):
         def operator(q: Array) -> Array:
             self.per_step += 1
             V = self.root * project(q, self.unit)
-            F = self._predict(scaled * self._correlate(V))
+            F = self._predict(scaled * self._correlate(V, eta))
             return q + project(self.root * F, self.unit)
 
         eta, self.per_step = scaled[:, 0, 0], 0

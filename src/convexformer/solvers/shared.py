@@ -272,7 +272,7 @@ class _Newton:
                 return at
             self.clock.n_iter += 1
             try:
-                new = self._step(at, max(0.05 * at.gap, 0.2 * tol))
+                new = self._step(at, max(0.05 * at.gap, 0.5 * tol))
                 if new is None:
                     return self._point(at.eta, 0.2 * tol)
             except LinAlgError:

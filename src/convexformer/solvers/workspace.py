@@ -51,20 +51,31 @@ class LowPrecision:
     groups: Groups
     dim: int
 
-    def predict(self, Z: Array) -> Array:
-        """``sum_k A_k Z_k`` of ``Z (groups, d, c)``."""
+    def predict(self, Z: Array, used: NDArray[np.bool_] | None = None) -> Array:
+        """``sum_k A_k Z_k`` of ``Z (groups, d, c)``, zero but where `used`."""
         Z = Z.reshape(-1, Z.shape[2])
         Z32, size = _float32(Z)
-        F = (self.unit * size) * (self.A @ Z32).astype(np.float64)
+        F = sum(self.A[:, run] @ Z32[run] for run in self._runs(used))
+        F = (self.unit * size) * np.asarray(F, dtype=np.float64)
         return F if self.offset is None else F + self.offset @ Z
 
-    def correlate(self, V: Array) -> Array:
-        """``A_k' V``, ``(groups, d, c)``."""
+    def correlate(self, V: Array, used: NDArray[np.bool_] | None = None) -> Array:
+        """``A_k' V``, ``(groups, d, c)``; what it is where not `used` is of no interest."""
         V32, size = _float32(V)
-        M = (self.unit * size) * (self.A.T @ V32).astype(np.float64)
+        M: Array = np.zeros((self.A.shape[1], V.shape[1]))
+        for run in self._runs(used):
+            M[run] = self.A[:, run].T @ V32
+        M *= self.unit * size
         if self.offset is not None:
             M += self.offset[:, None] * V.sum(axis=0)
         return M.reshape(len(self.groups), self.dim, -1)
+
+    def _runs(self, used: NDArray[np.bool_] | None) -> list[slice]:
+        """Columns of `used` groups as they follow each other; all where leaving some pays not."""
+        if used is None or self.A.nbytes < CACHE or not 0 < np.count_nonzero(used) < len(used):
+            return [slice(0, self.A.shape[1])]
+        edges = np.flatnonzero(np.diff(used, prepend=False, append=False)) * self.dim
+        return [slice(a, b) for a, b in edges.reshape(-1, 2).tolist()]
 
     def contributions(self, G: Array) -> Array:
         """``A_k G_k`` of every group alone, ``(N, groups)`` for ``G (groups, d)``."""
