@@ -21,7 +21,7 @@ import numpy as np
 from .grokking_ledger import Ledger, Report
 from .records import Record, environments, replace
 from .tables import standard_error
-from .teacher_data import TARGETS, Lessons, Task
+from .teacher_data import TARGETS, Lessons, Task, Teacher
 from .teacher_jobs import (
     CERTIFIED,
     LABELS,
@@ -69,10 +69,17 @@ STUDIES = (
     Study(WHOLE, ("offsets-nuclear",)),
 )
 
-# Everything at full width, one seed, with the configuration that tuning chose at 64 inputs.
+# On an encoder of the paper's size: what matters most.
+FEW_STUDIES = (
+    Study(WHOLE, (*FEW, "undertrained"), SHORT),
+    Study(Task("first"), ("linear", "positions", "softmax-1", "simplex", "undertrained"), SHORT),
+)
+
+# Everything at full width, one seed, with configurations that are known to work: tuning takes long.
 QUICK_STUDENTS = ("linear", "offsets", "perceptron", "simplex", "softmax-1", "softmax-12")
 QUICK_BUDGET = Budget(steps=250, patience=4, seeds=1, batch=64)
 QUICK_CONFIG = (1e-2, 1e-5)  # learning rate and decay
+QUICK_SHARE = 1e-3  # of beta_max
 QUICK_PAIRS = 700
 
 
@@ -113,7 +120,7 @@ def run(
                 add_floor(ledger, lessons, Task(**row["task"]), row)
     records = list({id(job): job for job in ledger.records}.values())  # tuning may serve twice
     results = {
-        "command": "convexformer reproduce teacher",
+        "command": command(lessons.teacher, studies),
         "complete": ledger.complete,
         "date": max((job["date"] for job in records), default=None),
         "environments": environments(records),
@@ -128,6 +135,14 @@ def run(
     }
     replace(folder / "results.json", json.dumps(results, indent=1) + "\n")
     return results
+
+
+def command(teacher: Teacher, studies: Iterable[Study]) -> str:
+    """What to type for these results."""
+    words, usual = "convexformer reproduce teacher", Teacher()
+    if (teacher.model, teacher.layer) != (usual.model, usual.layer):
+        words += f" --model {teacher.model} --layer {teacher.layer}"
+    return words + " --few" * (studies is FEW_STUDIES)
 
 
 def spent(job: Record) -> float:
@@ -174,7 +189,7 @@ def summarise(task: Task, student: str, jobs: list[Record], seconds_of_all: floa
         f"{name}_loss": float(np.mean([job["losses"][name] for job in jobs]))
         for name in ("train", "validation", "test")
     }
-    kept = ("lr", "decay", "share", "active", "groups", "parameters")
+    kept = ("lr", "decay", "chosen", "active", "groups", "parameters")
     proved = {}
     if student in CERTIFIED:
         proved["floor"] = float(np.mean([job["floor"] for job in jobs]))
@@ -205,7 +220,7 @@ def run_quick(
     task, budget, rows = Task("attention", dim=None), QUICK_BUDGET, []
     for student in QUICK_STUDENTS:
         if student in CERTIFIED:
-            job = ledger.do(CertifiedJob(lessons, task, student, 0))
+            job = ledger.do(CertifiedJob(lessons, task, student, 0, QUICK_SHARE))
         else:
             plan = (*QUICK_CONFIG, budget.steps, budget.patience, budget.batch)
             job = ledger.do(TrainingJob(lessons, task, student, 0, *plan))

@@ -27,11 +27,12 @@ from ..problem.offsets import OffsetDesign, Offsets
 from ..problem.penalties import PENALTIES
 from ..solvers import Solution, solve_path
 from .teacher_data import WATCHED, Lesson, Part
-from .teacher_moments import class_moments, offset_moments
+from .teacher_moments import class_moments, text_moments
 
 Array = NDArray[np.float64]
 
 BETAS = np.geomspace(0.3, 1e-5, 14)  # fractions of beta_max
+TO_CHOOSE = 1e-3  # relative duality gap along a path
 PATIENCE = 2  # penalties in a row that may raise the validation loss before a path ends
 
 
@@ -76,10 +77,11 @@ class Fit:
     share : float
         Penalty as a fraction of beta_max.
     path : list of dict
-        Of every penalty: its share, seconds since the start, and losses on texts of all parts.
+        Of every penalty: its share, seconds since the start, and losses on texts of all parts;
+        empty where there was nothing to choose.
     seconds, seconds_of_all : float
-        Of processor time: from the data to the chosen model, and to the end of the path. Measuring
-        losses does not count.
+        Of processor time: from the data to the certified model at the chosen penalty alone, and
+        with the path that chose it. Measuring losses does not count.
     active, groups : int
         Groups of coefficients that are not zero, and their number.
     parameters : int
@@ -97,8 +99,8 @@ class Fit:
     parameters: int
 
 
-def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0) -> Fit:
-    """Solve along a path of penalties and choose on validation texts.
+def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0, share: float | None = None) -> Fit:
+    """Choose a penalty on validation texts, along a path, and solve there to the tolerance.
 
     Parameters
     ----------
@@ -106,45 +108,68 @@ def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0) -> Fit:
     lesson : Lesson
     seed : int
         Of the centres of gates; without gates nothing is random.
+    share : float, optional
+        The penalty as a fraction of beta_max, where there is nothing to choose.
     """
-    clock, start = 0.0, time.process_time()
+    start = time.process_time()
     centres = _centres(lesson.train, student.gates, seed)
     train = _Samples.of(student, lesson.train, centres)
-    watched = {
+    problems = train.problems(student)
+    beta_max = max(one.problem.beta_max for one in problems)
+    prepared = time.process_time() - start
+    others = {
         "train": _Samples.of(student, lesson.train.first(WATCHED), centres),
         "validation": _Samples.of(student, lesson.validation, centres),
         "test": _Samples.of(student, lesson.test.first(WATCHED), centres),
     }
-    problems = train.problems(student)
-    beta_max = max(one.problem.beta_max for one in problems)
     path: list[dict[str, float]] = []
-    betas = [share * beta_max for share in student.betas]
-    for share, solutions in zip(student.betas, _solve(problems, betas, student.tol), strict=True):
-        clock += time.process_time() - start
-        losses = {name: part.loss(problems, solutions) for name, part in watched.items()}
-        path.append({"share": share, "seconds": clock} | losses)
-        if losses["validation"] <= min(point["validation"] for point in path):
-            best = solutions
-        elif _rising(path):
-            break
-        start = time.process_time()  # measuring is not training, here as elsewhere
-    chosen = min(path, key=lambda point: point["validation"])
+    if share is None:
+        path = _path(student, problems, beta_max, others, prepared)
+        share = min(path, key=lambda point: point["validation"])["share"]
+    start = time.process_time()
+    (best,) = _solve(problems, [share * beta_max], student.tol)
+    certificate = train.certificate(student, problems, best)
+    alone = time.process_time() - start
     test = _Samples.of(student, lesson.test, centres)
     return Fit(
-        certificate=train.certificate(student, problems, best),
+        certificate=certificate,
         losses={
             "train": train.loss(problems, best),
-            "validation": chosen["validation"],
+            "validation": others["validation"].loss(problems, best),
             "test": test.loss(problems, best),
         },
-        share=chosen["share"],
+        share=share,
         path=path,
-        seconds=chosen["seconds"],
-        seconds_of_all=clock,
+        seconds=prepared + alone,
+        seconds_of_all=(path[-1]["seconds"] if path else prepared) + alone,
         active=sum(int(np.count_nonzero(np.any(one.Z, axis=(1, 2)))) for one in best),
         groups=sum(len(one.Z) for one in best),
         parameters=sum(one.Z.size + one.intercept.size for one in best),
     )
+
+
+def _path(
+    student: ConvexStudent,
+    problems: list[ClassProblem],
+    beta_max: float,
+    parts: dict[str, _Samples],
+    clock: float,
+) -> list[dict[str, float]]:
+    """Losses along the penalties, from the strongest, until the validation loss rises.
+
+    To choose among penalties, gaps need not be as small as that of the model in the end.
+    """
+    path: list[dict[str, float]] = []
+    solutions = _solve(problems, [share * beta_max for share in student.betas], TO_CHOOSE)
+    for share in student.betas:
+        start = time.process_time()
+        found = next(solutions)
+        clock += time.process_time() - start
+        losses = {name: part.loss(problems, found) for name, part in parts.items()}
+        path.append({"share": share, "seconds": clock} | losses)
+        if _rising(path):
+            break
+    return path
 
 
 def _solve(
@@ -219,7 +244,7 @@ class _Samples:
         if self.design.n_samples <= self.design.n_groups * self.design.dim:
             return [ClassProblem(Problem(self.design, Squared(), penalty, self.Y))]
         if isinstance(self.design, OffsetDesign) and len(self.classes) == 1:
-            moments = [offset_moments(self.design, self.Y)]
+            moments = [text_moments(self.design, self.Y)]
         else:
             moments = class_moments(self.design, self.Y, self.classes)
         return [ClassProblem(one.problem(penalty), one.means) for one in moments]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -63,7 +62,7 @@ def rows_of(results: Record, target: str, dim: int | None) -> dict[str, Record]:
 
 
 def draw_curves(results: Record, rows: dict[str, Record], names: tuple[str, ...]) -> Figure:
-    """Objective, training loss and test loss against seconds; convex students also as points."""
+    """Objective, training loss and test loss against seconds; convex students are points."""
     from matplotlib import pyplot as plt  # chooses a backend: only when a figure is wanted
 
     figure, axes = plt.subplots(1, 3, figsize=(10.4, 3.5), layout="constrained")
@@ -82,22 +81,13 @@ PANELS = {"objective": "objective", "train": "training loss", "test": "test loss
 
 
 def _line(ax: Axes, row: Record, key: str, color: str, label: str) -> None:
-    curve = row["curve"]
     if not row["convex"]:
-        seconds = np.array(curve["seconds"])
-        ax.plot(seconds[1:], curve[key][1:], color=color, linewidth=1.5, label=label)
+        curve = row["curve"]
+        ax.plot(curve["seconds"][1:], curve[key][1:], color=color, linewidth=1.5, label=label)
         return
-    mark: dict[str, Any] = {"marker": "D", "markersize": 5, "color": color, "zorder": 4}
-    if key == "objective":  # penalties differ along a path: only the last objective is told
-        ax.plot(row["seconds"], row["objective"], linestyle="none", **mark)
-        return
-    last = curve["seconds"].index(_nearest(curve["seconds"], row["seconds"])) + 1
-    ax.plot(curve["seconds"][:last], curve[key][:last], color=color, linewidth=1.1, dashes=(3, 1.5))
-    ax.plot(row["seconds"], curve[key][last - 1], linestyle="none", label=label, **mark)
-
-
-def _nearest(values: list[float], value: float) -> float:
-    return min(values, key=lambda other: abs(other - value))
+    reached = row["objective"] if key == "objective" else row[f"{key}_loss"]
+    mark: dict[str, Any] = {"marker": "D", "markersize": 6, "linestyle": "none", "zorder": 4}
+    ax.plot(row["seconds"], reached, color=color, label=label, **mark)
 
 
 def _floors(ax: Axes, rows: dict[str, Record], shown: list[str]) -> None:

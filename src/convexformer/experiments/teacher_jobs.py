@@ -151,19 +151,21 @@ class TrainingJob(Job):
 
 @dataclass(frozen=True)
 class CertifiedJob(Job):
-    """A convex student, along its path."""
+    """A convex student: along its path, or at one penalty, a share of beta_max."""
+
+    share: float | None = None
 
     def run(self, folder: Path) -> Record:
         lesson = self.lessons.lesson(self.task)
         with one_thread():
-            told = fit(CERTIFIED[self.student], lesson, self.seed)
+            told = fit(CERTIFIED[self.student], lesson, self.seed, self.share)
         size = null_objective(lesson.train)
         return self.key | {
             "losses": told.losses,
             "objective": told.certificate.primal / size,
             "floor": told.certificate.dual / size,
             "relative_gap": told.certificate.relative_gap,
-            "share": told.share,
+            "chosen": told.share,
             "beta": told.certificate.beta,
             "seconds": round(told.seconds, 3),
             "seconds_to_converge": round(told.seconds, 3),
@@ -212,4 +214,5 @@ def null_objective(part: Part) -> float:
 
 def columns(curve: list[dict[str, float]]) -> dict[str, list[float]]:
     """A curve by columns, in few digits."""
-    return {name: [float(f"{point[name]:.5g}") for point in curve] for name in curve[0]}
+    names = curve[0] if curve else ()
+    return {name: [float(f"{point[name]:.5g}") for point in curve] for name in names}

@@ -1,12 +1,13 @@
 r"""Second moments of tokens tied by offset, and small problems with the same objective.
 
-A sample is a position t of a text; its tokens are blocks of the text: positions ``t + o``, or
-landmarks. With :math:`P_{uv} = \sum_i x_{iu}^T x_{iv}` for all blocks u, v of a text,
+A sample is a position t of a text; its tokens stand at positions ``t + o``, or are landmarks of the
+text. With :math:`P_{uv} = \sum_i x_{iu}^T x_{iv}`, and l a landmark, the same at all positions,
 
-.. math:: \sum_{i,t} A_{it,a}^T A_{it,b} = \sum_t P_{u(a,t),\,u(b,t)}
+.. math:: \sum_{i,t} x_{i,t+o}^T x_{i,t+o'} = \sum_t P_{t+o,\,t+o'}, \qquad
+          \sum_{i,t} x_{i,t+o}^T l_i = \sum_i \Bigl(\sum_t x_{i,t+o}\Bigr)^T l_i
 
-so that one product over texts, and sums of its blocks, take the place of a product over all
-positions, with every token in it as often as there are places that see it.
+so that products of positions no further apart than a window, and sums of them, take the place of a
+product over all samples, with every token in it as often as there are places that see it.
 """
 
 from __future__ import annotations
@@ -81,16 +82,8 @@ def class_moments(design: Design, Y: Array, classes: list[NDArray[np.bool_]]) ->
     ]
 
 
-def offset_moments(design: OffsetDesign, Y: Array) -> Moments:
-    """Moments of all positions of texts without padding, in the way that takes less work."""
-    blocks = design.length + len(design.offsets.landmarks)
-    if blocks**2 > design.length * design.n_groups**2:
-        return class_moments(design, Y, [np.ones(len(Y), dtype=bool)])[0]
-    return text_moments(design, Y)
-
-
 def text_moments(design: OffsetDesign, Y: Array) -> Moments:
-    """Moments of all positions of texts without padding, by one product over texts.
+    """Moments of all positions of texts without padding, by products over texts.
 
     Parameters
     ----------
@@ -99,33 +92,29 @@ def text_moments(design: OffsetDesign, Y: Array) -> Moments:
     Y : ndarray of shape (N * n, c)
     """
     N, n, d = design.X.shape
-    K, c = design.n_groups, Y.shape[1]
-    B = np.concatenate([design.X, design.landmarks], axis=1, dtype=np.float64)  # (N, blocks, d)
-    blocks = B.shape[1]
-    C = (B.reshape(N, -1).T @ Y.reshape(N, n * c)).reshape(blocks, d, n, c)
-    sums = B.sum(axis=0)  # (blocks, d)
-    seen = [_blocks(design, t) for t in range(n)]
-    tokens, cross, total = np.zeros((K, d, K, d)), np.zeros((K, d, c)), np.zeros((K, d))
-    for u in range(blocks):  # of P, one row of blocks at a time, from the diagonal on
-        P = (B[:, u].T @ B[:, u:].reshape(N, -1)).reshape(d, blocks - u, d)
-        for t in range(n):
-            for i, (a, block) in enumerate(seen[t]):
-                if block == u:
-                    total[a] += sums[u]
-                    cross[a] += C[u, :, t]
-                    for b, v in seen[t][i:]:  # later places are later blocks
-                        tokens[a, :, b] += P[:, v - u]
-    G = tokens.reshape(K * d, K * d)
+    window, K = list(design.offsets.window), design.n_groups
+    X, Y = design.X.astype(np.float64), Y.reshape(N, n, -1)
+    far = design.landmarks  # (N, landmarks, d)
+    seen = [slice(max(0, o), n + min(0, o)) for o in window]  # by an offset, over all targets
+    sums = np.stack([X[:, part].sum(axis=1) for part in seen], axis=1)  # (N, window, d)
+    sums = np.concatenate([sums, n * far], axis=1)  # (N, K, d): of a text, over its targets
+    tokens = np.zeros((K, d, K, d))
+    for u in range(n):  # the positions from u on that a target sees beside u
+        P = (X[:, u].T @ X[:, u : u + len(window)].reshape(N, -1)).reshape(d, -1, d)
+        for a, offset in enumerate(window):
+            if 0 <= u - offset < n:
+                some = P[:, : len(window) - a]
+                tokens[a, :, a : a + some.shape[1]] += some
+    tokens[:, :, len(window) :] = (sums.reshape(N, -1).T @ far.reshape(N, -1)).reshape(K, d, -1, d)
     lower = np.tril_indices(K, -1)
     tokens.transpose(0, 2, 1, 3)[lower] = tokens.transpose(2, 0, 3, 1)[lower]
-    H = cross.reshape(K * d, c)
-    gram = np.block([[G, H], [H.T, Y.T @ Y]])
-    return Moments(np.append(total, Y.sum(axis=0)), gram, N * n, K, d)
-
-
-def _blocks(design: OffsetDesign, t: int) -> list[tuple[int, int]]:
-    """Which place of target t is which block of its text; places beyond the text are left out."""
-    window = list(design.offsets.window)
-    near = [(a, t + offset) for a, offset in enumerate(window) if 0 <= t + offset < design.length]
-    far = range(len(design.offsets.landmarks))
-    return near + [(len(window) + j, design.length + j) for j in far]
+    near = [
+        np.tensordot(X[:, part], Y[:, part.start - o : part.stop - o], axes=([0, 1], [0, 1]))
+        for o, part in zip(window, seen, strict=True)
+    ]
+    cross = np.concatenate([near, np.tensordot(far, Y.sum(axis=1), axes=(0, 0))])  # (K, d, c)
+    G, H = tokens.reshape(K * d, K * d), cross.reshape(K * d, -1)
+    flat = Y.reshape(N * n, -1)
+    gram = np.block([[G, H], [H.T, flat.T @ flat]])
+    total = np.append(sums.sum(axis=0), flat.sum(axis=0))
+    return Moments(total, gram, N * n, K, d)
