@@ -39,7 +39,8 @@ FLOORED = ("simplex", "adam")  # trained students whose class has a convex progr
 WHOLE = Task("attention")
 MAIN = ("linear", "offsets", "gated-8", "softmax-1", "simplex", "perceptron", "undertrained")
 FEW = ("linear", "offsets", "gated-8", "softmax-1", "simplex", "perceptron")
-MORE = ("gated-32", "offsets-output", "softmax-2", "softmax-4", "positions", "adam")
+MORE = ("gated-32", "softmax-2", "softmax-4", "offsets-nuclear", "offsets-output")
+POSITIONS = ("positions", "adam")
 ABLATIONS = ("softmax-1-values", "softmax-1-none", "softmax-1-usual", "softmax-1-literal")
 VECTOR = ("linear", "positions", "softmax-1", "simplex", "adam", "undertrained", "perceptron")
 LAST = ("positions-token", "positions-nuclear", "softmax-12")
@@ -62,16 +63,15 @@ STUDIES = (
     Study(Task("attention", dim=None), ("offsets", "softmax-1"), WIDE, like=WHOLE),
     Study(Task("first"), VECTOR, SHORT),
     Study(Task("head"), FEW, SHORT),
-    Study(WHOLE, ABLATIONS),
     Study(Task("output"), FEW, SHORT),
-    Study(WHOLE, MORE),
+    Study(WHOLE, ABLATIONS),
     Study(Task("first"), LAST, SHORT),
-    Study(WHOLE, ("offsets-nuclear",)),
+    Study(WHOLE, (*MORE, *POSITIONS)),
 )
 
 # On an encoder of the paper's size: what matters most.
 FEW_STUDIES = (
-    Study(WHOLE, (*FEW, "undertrained"), SHORT),
+    Study(WHOLE, (*FEW, "undertrained")),
     Study(Task("first"), ("linear", "positions", "softmax-1", "simplex", "undertrained"), SHORT),
 )
 

@@ -58,10 +58,15 @@ LEFT_OUT = """\
   than the whole attention output.
 - The encoder of the paper: `--model bert-base-uncased --layer 5`, where a hub is reachable."""
 
-OTHERS = {
-    True: "The sixth layer of an encoder of the paper's size: [another page](teacher-mpnet.md).",
-    False: "All students, on a smaller encoder, are on [another page](teacher.md).",
+OTHERS = {  # by whether students are few
+    False: "The sixth layer of an encoder of the paper's size: [another page](teacher-mpnet.md).",
+    True: "All students, on a smaller encoder: [another page](teacher.md).",
 }
+
+LEFT_OUT_OF_FEW = """\
+- All channels, a single head, the layer's output, ablations, and other numbers of heads: see the
+  other page.
+- Seeds of the undertrained head: there is one."""
 
 CAPTIONS = {
     "paper": "The paper's picture, recreated at [CLS]: softmax attention UNDERTRAINED (learning "
@@ -79,7 +84,7 @@ FIGURES: dict[tuple[str, int | None], tuple[str, ...]] = {
 
 def render(results: Record, figures: dict[str, str]) -> str:
     """The page of `results`, with links to figures by name."""
-    tasks = _tasks(results)
+    tasks, few = _tasks(results), results["command"].endswith("--few")
     return PAGE.format(
         command=results["command"],
         date=results["date"],
@@ -89,11 +94,11 @@ def render(results: Record, figures: dict[str, str]) -> str:
         text="MRPC" if results["text"] == "MRPC" else "sentences of the package (not MRPC)",
         sizes=results["sizes"],
         **results["teacher"],
-        other=OTHERS[results["teacher"]["model"] == "minilm"],
+        other=OTHERS[few],
         seeds=max((row["seeds"] for row in results["rows"]), default=0),
         findings="\n".join(f"- {sentence}" for sentence in findings(results)),
         sections="\n\n".join(_section(results, key, rows, figures) for key, rows in tasks.items()),
-        left_out=LEFT_OUT + _missing(results),
+        left_out=(LEFT_OUT_OF_FEW if few else LEFT_OUT) + _missing(results),
     )
 
 
