@@ -249,7 +249,7 @@ def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path):
     length = time.perf_counter() - start
     seed = random.randrange(2**32)  # another every time: moments are not chosen
     moments, kills = random.Random(seed), 0
-    for trial in range(6):
+    for trial in range(4):
         killed = tmp_path / f"killed-{trial}"
         for _ in range(3):
             kills += run(killed, moments.uniform(0, length)) == signal.SIGKILL
