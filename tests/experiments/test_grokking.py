@@ -12,9 +12,15 @@ from convexformer.experiments import grokking, grokking_jobs, grokking_studies, 
 from convexformer.experiments.grokking import Settings, rows
 from convexformer.experiments.grokking_jobs import Job, Recipe, describe, learnt, run_job
 from convexformer.experiments.grokking_ledger import Ledger, OutOfTime
-from convexformer.experiments.grokking_models import KINDS, MLP, Block, make_model
+from convexformer.experiments.grokking_models import (
+    KINDS,
+    MLP,
+    Block,
+    StandardTransformer,
+    make_model,
+)
 from convexformer.experiments.grokking_optimizers import Grokfast, OrthoGrad, make_optimizer
-from convexformer.experiments.grokking_studies import CONTESTANTS, depth_grid, gates_within
+from convexformer.experiments.grokking_studies import CONTESTANTS, SEARCH, gates_within
 from convexformer.experiments.grokking_timing import TimingJob
 
 TINY = Recipe("mlp", options={"dim": 4, "width": 8})
@@ -59,12 +65,15 @@ def test_contestants_of_equal_depth_and_parameters():
     def size(kind, **options):
         return sum(w.numel() for w in make_model(kind, 97, **options).parameters())
 
-    sizes = [size("gated", n_layers=n) for n in (1, 2, 4)] + [size("mlp")]
-    assert max(sizes) / min(sizes) < 1.06
+    wide = CONTESTANTS["power-wide"].options
+    sizes = [size("gated", n_layers=n) for n in (1, 2, 4)] + [size("mlp"), size("power", **wide)]
+    assert max(sizes) / min(sizes) < 1.08
     for budget in grokking_studies.BUDGETS:
         for layers in (1, 2):
-            for recipe in depth_grid(layers, budget):
-                assert 0.9 * budget < size("gated", **recipe.options) <= budget
+            shapes = grokking_studies.shapes_within(budget, layers)(Recipe("gated"))
+            assert len(shapes) == 3
+            for recipe in shapes:
+                assert 0.75 * budget < size("gated", **recipe.options) <= budget
     assert gates_within(400_000, 1, 32) == 96
 
 
@@ -126,6 +135,13 @@ def test_proximal_steps_are_for_gated_layers():
         make_model("lstm", 7)
 
 
+def test_shapes_and_filters_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="divisible by the number of heads; got dim 30 for 4"):
+        StandardTransformer(9, 7, dim=30)
+    with pytest.raises(ValueError, match="alpha must be in"):
+        Grokfast([nn.Parameter(torch.zeros(1))], alpha=1.5)
+
+
 # What curves tell -------------------------------------------------------------------------------
 
 
@@ -157,9 +173,22 @@ def test_a_recipe_is_chosen_for_settling_first_and_then_for_height():
     assert grokking_studies.choose([low, record(4, None, 0.6)]).lr == 4
 
 
-def test_every_contestant_has_the_same_budget_of_choices():
-    sizes = {len(c.grid()) for c in CONTESTANTS.values() if c.fixed is None}
-    assert sizes == {9}
+def test_every_contestant_is_searched_by_the_same_rule():
+    searched = [c for c in CONTESTANTS.values() if c.fixed is None]
+    assert all(c.search[:2] == SEARCH[:2] for c in searched) and len(searched) == 12
+    assert [c.label for c in CONTESTANTS.values() if c.fixed] == [
+        "standard block, Power et al.'s recipe",
+        "the paper's block, Power et al.'s recipe",
+        "standard block, no weight decay",
+    ]
+    assert [len(line(CONTESTANTS["prox"].start)) for line in SEARCH] == [6, 5, 6]
+
+
+def test_thinned_curves_keep_their_last_point():
+    long = [p | {"test_loss": 1.0} for p in curve(*[0.1] * 250, 0.9)]
+    kept = grokking_jobs.columns(long)
+    assert kept["step"][-1] == 6250 and kept["test_accuracy"][-1] == 0.9
+    assert 100 < len(kept["step"]) < 140
 
 
 # Jobs -------------------------------------------------------------------------------------------
@@ -176,11 +205,58 @@ def test_a_job_is_told_whole_and_leaves_no_checkpoint(tmp_path):
     assert again["curve"] == record["curve"]
 
 
-def test_tuning_never_sees_the_test_half():
-    job = Job("tuning", "mlp", TINY, seed=0, steps=25)
-    whole = Job("contest", "mlp", TINY, seed=0, steps=25).equations()
-    seen = {*job.equations().train, *job.equations().test}
-    assert seen == set(whole.train) and not seen & set(whole.test)
+def test_tuning_never_sees_the_test_half(monkeypatch, tmp_path):
+    """Of all jobs that a run does modulo 97, those on other splits aside."""
+    jobs = []
+
+    def run(job, folder):
+        jobs.append(job)
+        return job.key | {"settled": 300, "best": 1.0}
+
+    monkeypatch.setattr(Job, "run", run)
+    ledger = Ledger(tmp_path)
+    for name in CONTESTANTS:
+        recipe = grokking_studies.recipe_for(ledger, name)
+        ledger.do_all(grokking_studies.contest_jobs(name, recipe, 5))
+    ledger.do_all(grokking_studies.ablation_jobs(recipe))
+    best = grokking_studies.depth_recipe(ledger, 2, 60_000)
+    ledger.do_all(grokking_studies.depth_jobs(2, 60_000, best, 5))
+
+    def parts(tuning):
+        chosen = [job for job in jobs if job.tuning == tuning and job.study != "splits"]
+        keys = {(job.split, job.modulus, job.share) for job in chosen}
+        first = {(job.split, job.modulus, job.share): job for job in chosen}
+        assert len(keys) == 1
+        return first.popitem()[1].equations()
+
+    tuned, contest = parts(True), parts(False)
+    seen = {*tuned.train, *tuned.test}
+    assert seen == set(contest.train) and not seen & set(contest.test)
+    assert {job.split for job in jobs if job.study == "splits"} == {1, 2, 3, 4}
+    assert not {job.seed for job in jobs if job.tuning} & {
+        job.seed for job in jobs if not job.tuning
+    }
+
+
+def test_seeds_are_of_weights_and_splits_of_equations():
+    one, two = (Job("contest", "mlp", TINY, seed, 25) for seed in (0, 1))
+    other = replace(one, split=1)
+    assert list(one.equations().train) == list(two.equations().train)
+    assert list(one.equations().train) != list(other.equations().train)
+
+
+def test_records_of_other_rules_are_not_used(monkeypatch, tmp_path):
+    job = Job("contest", "mlp", TINY, seed=1, steps=25, modulus=7)
+    Ledger(tmp_path).do(job)
+    monkeypatch.setattr(grokking_jobs, "WARMUP", 20)
+    with pytest.raises(OutOfTime):
+        Ledger(tmp_path, max_minutes=-1).do(job)
+
+
+def test_what_is_shown_of_a_job_fits_in_a_line():
+    names = [*CONTESTANTS, *grokking_studies.ablations(TINY)]
+    long = [Job("ablation", name, Recipe("mlp", lr=0.002), 4, 25) for name in names]
+    assert max(len(f"- 123 jobs done; {job} 0:00:00") for job in long) <= 80
 
 
 def test_divergence_is_recorded(tmp_path):
@@ -204,9 +280,10 @@ def test_the_ledger_does_a_job_once_and_keeps_to_its_time(tmp_path):
 def small(monkeypatch):
     """All studies, on tiny networks and few steps."""
     for module, name, value in [
+        (grokking_studies, "RATES", (0.01,)),
         (grokking_studies, "DECAYS", (1.0, 2.0)),
         (grokking_studies, "TUNING_STEPS", 25),
-        (grokking, "DEPTH_STEPS", 25),
+        (grokking_studies, "DEPTH_STEPS", 25),
         (grokking_studies, "ABLATION_STEPS", 25),
         (grokking_studies, "ABLATION_SEEDS", 1),
         (grokking, "BUDGETS", (30_000,)),
@@ -227,7 +304,7 @@ def test_a_run_stops_in_time_and_goes_on(tmp_path, small):
     results = grokking.run(tmp_path, settings)
     stored = json.loads((tmp_path / "results.json").read_text())
     assert stored == json.loads(json.dumps(results)) and results["complete"]
-    assert [row["study"] for row in results["rows"]] == ["tuning"] * 6 + ["contest"] * 2
+    assert [row["study"] for row in results["rows"]] == ["tuning"] * 2 + ["contest"] * 2
     assert [row["seeds"] for row in results["rows"]][-2:] == [2, 2]
     assert results["rows"][-1]["hyperparameters"] == "lr 0.001, decay 1, no clipping or averaging"
     assert grokking.run(tmp_path, settings) == results
@@ -235,7 +312,7 @@ def test_a_run_stops_in_time_and_goes_on(tmp_path, small):
 
 def test_medians_count_those_that_never_got_there():
     one = {"study": "contest", "name": "mlp", "recipe": {"model": "mlp"}, "parameters": 1}
-    one |= {"best": 1.0, "ms_per_step": 1.0, "last_step": 9, "zero_groups": None}
+    one |= {"best": 1.0, "ms_per_step": 1.0, "last_step": 9, "zero_groups": None, "unaveraged": 1}
     times = [(100, True), (None, None), (300, False)]
     keys = ("steps_to_99", "seconds_to_99", "settled", "steps_to_fit")
     (row,) = rows([one | dict.fromkeys(keys, t) | {"persistent": p} for t, p in times])
@@ -261,28 +338,66 @@ def test_a_part_without_time_does_not_hide_the_next(tmp_path):
     assert not ledger.complete and [record["seed"] for record in ledger.records] == [1]
 
 
-def test_a_recipe_is_given_up_when_it_can_no_longer_be_first(monkeypatch, tmp_path):
-    settled = {0.1: 400, 0.2: None, 0.3: 300}
+def searched(monkeypatch, tmp_path, settles, start, search):
+    """The recipe found where a job settles at `settles(recipe, seed)`, and jobs by tuning seed."""
     asked = []
 
     def run(job, folder):
-        asked.append(job.steps)
-        return job.key | {"settled": settled[job.recipe.lr], "best": 1.0}
+        asked.append(job)
+        return job.key | {"settled": settles(job.recipe, job.seed), "best": 1.0}
 
     monkeypatch.setattr(Job, "run", run)
-    grid = [Recipe("mlp", lr=lr) for lr in settled]
-    assert grokking_studies.tune(Ledger(tmp_path), "mlp", grid, 1500).lr == 0.3
-    assert asked == [1500, 650, 650]
+    best = grokking_studies.tune(Ledger(tmp_path), "mlp", start, search, 1500)
+    return best, *([job for job in asked if job.seed == seed] for seed in (1000, 1001))
 
 
-def test_hyperparameters_are_given_anothers_or_chosen(monkeypatch, tmp_path):
-    ledger, tuned = Ledger(tmp_path), Recipe("power", lr=0.5)
-    recipe_for = grokking_studies.recipe_for
-    assert recipe_for(ledger, "no-decay", {}).weight_decay == 0
-    turned = recipe_for(ledger, "orthograd", {"power-slow": tuned})
-    assert turned == replace(tuned, optimizer="orthograd")
-    monkeypatch.setattr(grokking_studies, "tune", lambda ledger, name, grid, steps: grid[-1])
-    assert recipe_for(ledger, "orthograd", {}) == CONTESTANTS["orthograd"].grid()[-1]
+def test_a_recipe_is_given_up_when_it_can_no_longer_be_first(monkeypatch, tmp_path):
+    settled = {0.01: 400, 0.02: None, 0.005: 300}
+    start, line = Recipe("mlp"), (grokking_studies.rates,)
+    best, asked, again = searched(
+        monkeypatch, tmp_path, lambda recipe, seed: settled.get(recipe.lr), start, line
+    )
+    assert best.lr == 0.005 and [job.steps for job in asked] == [1500, 650, 650, 550, 550, 550]
+    assert [(job.recipe.lr, job.steps) for job in again] == [(0.005, 1500), (0.01, 550)]
+
+
+def test_what_is_quick_under_one_seed_alone_is_not_chosen(monkeypatch, tmp_path):
+    settled = {(0.04, 1000): 200, (0.02, 1000): 250, (0.01, 1000): 400}
+    settled |= {(0.02, 1001): 300, (0.01, 1001): 275}
+    best, _, again = searched(
+        monkeypatch,
+        tmp_path,
+        lambda recipe, seed: settled.get((recipe.lr, seed)),
+        Recipe("mlp"),
+        (grokking_studies.rates,),
+    )
+    assert best.lr == 0.02 and [job.recipe.lr for job in again] == [0.04, 0.02, 0.01]
+
+
+def test_the_search_goes_through_the_best_and_tries_nothing_twice(monkeypatch, tmp_path):
+    def settles(recipe, seed):  # a valley along which both hyperparameters must move
+        return 100 + round(1000 * abs(recipe.lr - 0.04) + 100 * abs(recipe.weight_decay - 4))
+
+    best, asked, _ = searched(monkeypatch, tmp_path, settles, Recipe("mlp"), SEARCH)
+    assert (best.lr, best.weight_decay) == (0.04, 4.0)
+    recipes = [(job.recipe.lr, job.recipe.weight_decay) for job in asked]
+    assert len(recipes) == len(set(recipes)) == 15
+    assert {decay for lr, decay in recipes[6:10]} == {2.0, 0.5, 4.0, 0.25}
+
+
+def test_grokfast_tries_another_filter_at_its_best_recipe(monkeypatch, tmp_path):
+    grokfast = CONTESTANTS["grokfast"]
+    better = {"alpha": 0.9, "gain": 1.0}
+    best, asked, _ = searched(
+        monkeypatch,
+        tmp_path,
+        lambda recipe, seed: 200 if recipe.tweaks == better else 300,
+        grokfast.start,
+        grokfast.search,
+    )
+    assert best.tweaks == better and sum(job.recipe.tweaks == better for job in asked) == 1
+    optimizer = make_optimizer("grokfast", MLP(9, 7), 0.1, 0.0, **best.tweaks)
+    assert (optimizer.alpha, optimizer.gain) == (0.9, 1.0)
 
 
 def test_steps_are_timed_for_all_in_turns(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from convexformer.experiments.grokking_small import (
 @pytest.mark.parametrize("name", SMALL)
 def test_every_network_trains_and_is_told_in_plain_numbers(name, monkeypatch):
     monkeypatch.setattr(grokking_small, "EVERY", 2)
-    record = SmallJob(name, 0.8, (0.01, 1.0), steps=4, splits=2).run(None)
+    record = SmallJob(name, 0.8, 4, 2, (0.01, 1.0, 1.0)).run(None)
     assert json.loads(json.dumps(record)) == record
     assert len(record["best"]) == 2 and record["curve"]["step"] == [2, 4]
 
@@ -35,7 +35,7 @@ def test_every_network_trains_and_is_told_in_plain_numbers(name, monkeypatch):
 def test_splits_and_settings_do_not_disturb_each_other(monkeypatch):
     monkeypatch.setattr(grokking_small, "EVERY", 5)
     masks = np.array([split_masks(0.5, 0, False), split_masks(0.5, 1, False)])
-    settings = np.array([[0.01, 1.0], [0.003, 0.3]])
+    settings = np.array([[0.01, 1.0, 1.0], [0.003, 0.3, 2.0]])
 
     def train(rows):
         torch.manual_seed(0)
@@ -91,9 +91,9 @@ def test_a_setting_is_chosen_for_where_it_ends():
     steps = list(range(50, 550, 50))
     test = np.zeros((10, 4))
     test[2, :2], test[-5:, 2:] = 1.0, 0.6  # the first setting rises and falls, the second stays
-    told = tell_tuning(Curves(steps, test, test, test), [(0.01, 1.0), (0.003, 0.3)])
-    assert choose_setting(told | {"name": "mlp"}) == (0.003, 0.3)
-    assert told["grid"][0] == {"lr": 0.01, "decay": 1.0, "last": 0.0, "best": 1.0}
+    told = tell_tuning(Curves(steps, test, test, test), [(0.01, 1.0, 1.0), (0.003, 0.3, 2.0)])
+    assert choose_setting(told | {"name": "mlp"}) == (0.003, 0.3, 2.0)
+    assert told["grid"][0] == {"lr": 0.01, "decay": 1.0, "scale": 1.0, "last": 0.0, "best": 1.0}
 
 
 def test_splits_tell_when_they_reached_the_level():
@@ -102,15 +102,29 @@ def test_splits_tell_when_they_reached_the_level():
     assert told["first_99"] == [100, None] and told["best"] == [0.99, 0.4]
 
 
-def test_both_shares_use_what_was_chosen_once(tmp_path, monkeypatch):
+def test_every_share_has_a_choice_of_its_own(tmp_path, monkeypatch):
     asked = []
 
     def run(job, folder):
         asked.append(job)
-        return job.key | {"grid": [{"lr": 0.5, "decay": 0.1, "last": 1.0, "best": 1.0}]}
+        grid = [{"lr": job.share, "decay": 0.1, "scale": 2.0, "last": 1.0, "best": 1.0}]
+        return job.key | {"grid": grid}
 
     monkeypatch.setattr(SmallJob, "run", run)
-    run_small(Ledger(tmp_path), layers=(4,))
-    names = [(job.name, job.share, job.setting) for job in asked]
-    assert names[:2] == [("gated-4", 0.8, None), ("gated-4", 0.8, (0.5, 0.1))]
-    assert ("gated-4", 0.5, (0.5, 0.1)) in names and len(names) == 6
+    run_small(Ledger(tmp_path), ["gated-4"])
+    assert [(job.share, job.setting) for job in asked] == [
+        (0.8, None),
+        (0.8, (0.8, 0.1, 2.0)),
+        (0.5, None),
+        (0.5, (0.5, 0.1, 2.0)),
+    ]
+    assert [job.splits for job in asked] == [4, 20, 4, 20]
+
+
+def test_first_weights_are_scaled(monkeypatch):
+    monkeypatch.setattr(grokking_small, "EVERY", 1)
+    masks = np.array([split_masks(0.8, 0, False)] * 2)
+    torch.manual_seed(0)
+    settings = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])  # no steps; the second all zero
+    curves = train_replicas(SMALL["mlp"], masks, settings, steps=1)
+    assert curves.test_loss[0, 1] == pytest.approx(np.log(15)) != curves.test_loss[0, 0]

@@ -16,20 +16,18 @@ from statistics import median
 from .grokking_convex import convex_jobs
 from .grokking_jobs import AFTER, LEVEL, Job, Recipe
 from .grokking_ledger import Ledger, Report, Task
-from .grokking_small import run_small
+from .grokking_small import SMALL, run_small
 from .grokking_studies import (
     BUDGETS,
     CONTESTANTS,
-    DEPTH_STEPS,
     QUICK,
     QUICK_SEEDS,
     QUICK_STEPS,
     ablation_jobs,
     contest_jobs,
-    depth_grid,
-    depth_name,
+    depth_jobs,
+    depth_recipe,
     recipe_for,
-    tune,
 )
 from .grokking_timing import TimingJob
 from .records import Record, environments, replace
@@ -38,34 +36,54 @@ MODULI = (97, 15)
 LAYERS = (1, 2, 4)
 
 
+MODELS = tuple(dict.fromkeys([*CONTESTANTS, *SMALL]))
+
+
 @dataclass(frozen=True)
 class Settings:
-    """What to run: moduli, numbers of layers, contestants by name, and seeds."""
+    """What to run: moduli, numbers of layers, networks by name, and seeds.
+
+    Seeds are of weights and batches modulo 97; modulo 15 there are always 20 splits.
+    """
 
     moduli: tuple[int, ...] = MODULI
     layers: tuple[int, ...] = LAYERS
-    models: tuple[str, ...] = tuple(CONTESTANTS)
+    models: tuple[str, ...] = MODELS
     seeds: int = 5
 
     def __post_init__(self) -> None:
         for name in self.models:
-            if name not in CONTESTANTS:
-                raise ValueError(f"there is no model {name}; choose of {', '.join(CONTESTANTS)}.")
+            if name not in MODELS:
+                raise ValueError(f"there is no model {name}; choose of {', '.join(MODELS)}.")
         for layers in self.layers:
             if layers not in LAYERS:
                 raise ValueError(f"networks have 1, 2 or 4 layers, got {layers}.")
-        if not self.contestants:
-            raise ValueError(
-                f"none of the models {', '.join(self.models)} has {self.layers} layers."
-            )
         for modulus in self.moduli:
             if modulus not in MODULI:
                 raise ValueError(f"the moduli of the paper are 97 and 15, got {modulus}.")
+        if not self.contestants and not self.small:
+            moduli, depths = (" or ".join(map(str, x)) for x in (self.moduli, self.layers))
+            raise ValueError(
+                f"none of the models {', '.join(self.models)} is trained modulo {moduli} with "
+                f"{depths} layers. Modulo 97 there are {', '.join(CONTESTANTS)}; "
+                f"modulo 15 {', '.join(SMALL)}."
+            )
 
     @property
     def contestants(self) -> list[str]:
-        """Those that have a wanted number of layers."""
-        return [name for name in self.models if CONTESTANTS[name].layers in self.layers]
+        """Whom to train modulo 97: those that have a wanted number of layers."""
+        if 97 not in self.moduli:
+            return []
+        known = [name for name in self.models if name in CONTESTANTS]
+        return [name for name in known if CONTESTANTS[name].layers in self.layers]
+
+    @property
+    def small(self) -> list[str]:
+        """Whom to train modulo 15."""
+        if 15 not in self.moduli:
+            return []
+        known = [name for name in self.models if name in SMALL]
+        return [name for name in known if SMALL[name].layers in self.layers]
 
     def command(self) -> str:
         """What to type to run this again.
@@ -77,17 +95,18 @@ class Settings:
         'convexformer reproduce grokking --modulus 97 15 --layers 1 --seeds 5 --models gated mlp'
         """
         words = ["convexformer reproduce grokking --modulus", *map(str, self.moduli)]
-        words += ["--layers", *map(str, self.layers), f"--seeds {self.seeds}"]
-        if self.models != tuple(CONTESTANTS):
+        words += ["--layers", *map(str, self.layers)]
+        words += ["--seeds", str(self.seeds)] if self.contestants else []
+        if self.models != MODELS:
             words += ["--models", *self.models]
         return " ".join(words)
 
 
 def run_quick(folder: Path, report: Report = lambda done, what: None) -> list[Record]:
-    """The gated layer under three seeds, to 99 % and 500 steps beyond."""
+    """The gated layer on three splits, to 99 % and 500 steps beyond."""
     ledger = Ledger(folder, report=report)
     return ledger.do_all(
-        Job("quick", "gated", QUICK, seed, QUICK_STEPS) for seed in range(QUICK_SEEDS)
+        Job("quick", "gated", QUICK, seed, QUICK_STEPS, split=seed) for seed in range(QUICK_SEEDS)
     )
 
 
@@ -112,10 +131,8 @@ def run(
     """
     settings = Settings() if settings is None else settings
     ledger = Ledger(folder, max_minutes, report)
-    if 97 in settings.moduli:
-        _run_large(ledger, settings)
-    if 15 in settings.moduli:
-        run_small(ledger, settings.layers)
+    _run_large(ledger, settings)
+    run_small(ledger, settings.small)
     results = summarise(ledger.records, settings, ledger.complete)
     replace(folder / "results.json", json.dumps(results) + "\n")
     return results
@@ -126,7 +143,7 @@ def _run_large(ledger: Ledger, settings: Settings) -> None:
     chosen: dict[str, Recipe] = {}
     for name in settings.contestants:
         with ledger.part():
-            chosen[name] = recipe_for(ledger, name, chosen)
+            chosen[name] = recipe_for(ledger, name)
             ledger.do_all(contest_jobs(name, chosen[name], settings.seeds))
     if chosen:
         ledger.do(TimingJob(chosen), at_once=True)  # half a minute, and the page needs it
@@ -140,13 +157,12 @@ def _run_large(ledger: Ledger, settings: Settings) -> None:
 
 
 def _run_depth(ledger: Ledger, seeds: int) -> None:
-    """The best of as many recipes for one layer as for two, within the same parameters."""
+    """One layer and two within the same parameters, each as its own search likes it best."""
     for budget in BUDGETS:
         for layers in (1, 2):
             with ledger.part():
-                name = depth_name(layers, budget)
-                best = tune(ledger, name, depth_grid(layers, budget), DEPTH_STEPS)
-                ledger.do_all(Job("depth", name, best, seed, DEPTH_STEPS) for seed in range(seeds))
+                best = depth_recipe(ledger, layers, budget)
+                ledger.do_all(depth_jobs(layers, budget, best, seeds))
 
 
 # What figures, tables and the page are made from ------------------------------------------------
@@ -202,9 +218,10 @@ def _row(group: list[Record]) -> Record:
         "steps_to_fit": middle([record["steps_to_fit"] for record in group]),
         "seconds_to_99": middle([record["seconds_to_99"] for record in group]),
         "all_steps_to_99": [record["steps_to_99"] for record in group],
-        "settled": middle([record["settled"] for record in group]),
+        "all_settled": [record["settled"] for record in group],
         "best": median(record["best"] for record in group),
         "zero_groups": middle([record["zero_groups"] for record in group]),
+        "unaveraged": median(record["unaveraged"] for record in group),
         "ms_per_step": median(record["ms_per_step"] for record in group),
         "last_step": max(record["last_step"] for record in group),
     }

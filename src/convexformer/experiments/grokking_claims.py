@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from .grokking_jobs import LEVEL
+from .grokking_jobs import EVERY, LEVEL
 from .records import Record
 
 
@@ -19,31 +19,63 @@ class Claim:
     evidence: str
 
 
+@dataclass(frozen=True)
+class Multiple:
+    """How often a number is another; `least`: at least so often, since a run ended before."""
+
+    value: float
+    least: bool = False
+
+    def __str__(self) -> str:
+        """In a digit after the point, or as a bound.
+
+        Examples
+        --------
+        >>> from convexformer.experiments.grokking_claims import Multiple
+        >>> str(Multiple(6.51)), str(Multiple(20.0, least=True))
+        ('6.5x', '> 20.0x')
+        """
+        return f"{'> ' if self.least else ''}{self.value:.1f}x"
+
+
 def contest_row(results: Record, name: str, study: str = "contest") -> Record | None:
     """The line of a contestant, or of an ablation."""
     rows = (r for r in results["rows"] if r["study"] == study and r["name"] == name)
     return next(rows, None)
 
 
-def seconds_of(results: Record, row: Record) -> float | None:
-    """Steps to 99 % times what a step costs when all contestants are timed in turns."""
-    if row["steps_to_99"] is None:
-        return None
+def steps_of(row: Record) -> float:
+    """Steps to 99 % of the median seed; all that it was given if it never got there."""
+    return float(row["steps_to_99"] or row["last_step"])
+
+
+def seconds_of(results: Record, row: Record) -> float:
+    """The same steps times what a step costs when all contestants are timed in turns."""
     milliseconds = results["milliseconds"].get(row["name"], row["ms_per_step"])
-    return float(row["steps_to_99"] * milliseconds / 1000)
+    return float(steps_of(row) * milliseconds / 1000)
 
 
-def certified(results: Record, embedding: str, gap: float = 1e-3) -> list[Record]:
-    """The convex programs on an embedding that were solved at least to `gap`."""
+def in_steps(row: Record, base: Record) -> Multiple:
+    """The steps of a contestant in those of another, which must have got there."""
+    return Multiple(steps_of(row) / steps_of(base), row["steps_to_99"] is None)
+
+
+def in_seconds(results: Record, row: Record, base: Record) -> Multiple:
+    """The same in seconds."""
+    ratio = seconds_of(results, row) / seconds_of(results, base)
+    return Multiple(ratio, row["steps_to_99"] is None)
+
+
+def certified(results: Record, embedding: str) -> list[Record]:
+    """The convex programs on an embedding that were solved to the gap that was asked for."""
     mine = (r for r in results["convex"] if r["embedding"] == embedding)
-    return [r for r in mine if r["relative_gap"] <= gap]
+    return [r for r in mine if r["relative_gap"] <= r["rules"]["tolerance"]]
 
 
-def best_standard(results: Record) -> str:
-    """The quicker of the two standard blocks that are not trained as Power et al. do."""
-    rows = [row for name in ("power", "power-slow") if (row := contest_row(results, name))]
-    best = min(rows, key=lambda row: row["steps_to_99"] or math.inf, default=None)
-    return "power" if best is None else str(best["name"])
+def best_standard(results: Record) -> Record | None:
+    """The quickest of the standard blocks that were tuned, of either width, with AdamW."""
+    rows = [row for name in ("power", "power-wide") if (row := contest_row(results, name))]
+    return min(rows, key=lambda row: row["steps_to_99"] or math.inf, default=None)
 
 
 def percent(value: float) -> str:
@@ -66,54 +98,44 @@ def claims(results: Record) -> list[Claim]:
 
 
 def _groks(results: Record) -> Claim | None:
-    told = []
+    told, late = [], False
     for name, label in (("power-default", "weight decay 1"), ("no-decay", "no decay")):
         row = contest_row(results, name)
         if row is not None and row["steps_to_fit"] is not None:
-            until = row["steps_to_99"]
-            late = (
-                f"not in {row['last_step']:,.0f} steps (best {percent(row['best'])})"
-                if until is None
-                else f"after {until:,.0f}"
+            late = late or steps_of(row) > 2 * row["steps_to_fit"]
+            told.append(
+                f"{label}: fits after {row['steps_to_fit']:,.0f} steps, learns {_when(row)}"
             )
-            told.append(f"{label}: fits after {row['steps_to_fit']:,.0f} steps, generalises {late}")
     if not told:
         return None
     paper = "Standard transformers grok: they fit after 10³ steps and generalise after 10⁵."
-    evidence = "; ".join(told) + ". How late depends on decay and learning rate."
-    return Claim(paper, "holds in kind", evidence)
+    return Claim(paper, "holds in kind" if late else "does not hold", "; ".join(told) + ".")
 
 
 def _faster(results: Record) -> Claim | None:
     gated = contest_row(results, "gated")
     if gated is None or gated["steps_to_99"] is None:
         return None
-    told, ratios = [], {}
-    tuned = best_standard(results)
-    rivals = {"power-default": "Power et al.'s recipe", tuned: "the better tuned standard block"}
-    rivals |= {"grokfast": "Grokfast", "mlp": "an MLP"}
-    for name, label in rivals.items():
-        row = contest_row(results, name)
-        if row is None:
-            continue
-        if row["steps_to_99"] is None:
-            told.append(f"{label} does not get there in {row['last_step']:,.0f} steps")
-            continue
-        ratios[name] = row["steps_to_99"] / gated["steps_to_99"]
-        told.append(f"{ratios[name]:.1f}x fewer steps than {label} ({_seconds(results, row)})")
-    ten = ratios.get("power-default", 0) >= 10
-    also_tuned = ratios.get(tuned, 10) >= 10
-    verdict = "holds" if ten and also_tuned else "half true" if ten else "does not hold"
-    if "power-default" not in ratios:
+    told, times = [], {}
+    for row in (r for r in results["rows"] if r["study"] == "contest" and r["name"] in RIVALS):
+        times[row["name"]] = steps = in_steps(row, gated)
+        label = results["labels"][row["name"]]
+        told.append(f"{label} {steps} and {in_seconds(results, row, gated)}")
+    default, tuned = times.get("power-default"), best_standard(results)
+    if default is None or (default.least and default.value < 10):
         verdict = "open"
+    elif default.value < 10:
+        verdict = "does not hold"
+    else:
+        also_tuned = tuned is not None and in_steps(tuned, gated).value >= 10
+        verdict = "holds" if also_tuned else "half true"
     own = f"{gated['steps_to_99']:,.0f} steps, {seconds_of(results, gated):.1f} s"
-    evidence = f"The gated layer needs {own}, "
-    evidence += f"{gated['persistent']} of {gated['seeds']} seeds stay: " + "; ".join(told) + "."
+    evidence = f"The gated layer needs {own}, and {gated['persistent']} of {gated['seeds']} seeds "
+    evidence += "stay at 99 %. Multiples of its steps and seconds: " + "; ".join(told) + "."
     return Claim("Convex training generalises 10x faster.", verdict, evidence)
 
 
-def _seconds(results: Record, row: Record) -> str:
-    return f"{seconds_of(results, row):.1f} s"
+RIVALS = ("power-default", "power", "power-wide", "grokfast", "orthograd", "mlp")
 
 
 def _lower_loss(results: Record) -> Claim | None:
@@ -122,9 +144,9 @@ def _lower_loss(results: Record) -> Claim | None:
         if record["study"] == "contest" and record["steps_to_99"] is not None:
             losses.setdefault(record["name"], []).append(record["curve"]["test_loss"][-1])
     rival = best_standard(results)
-    if not {"gated", rival} <= set(losses):
+    if rival is None or not {"gated", rival["name"]} <= set(losses):
         return None
-    ours, theirs = median(losses["gated"]), median(losses[rival])
+    ours, theirs = median(losses["gated"]), median(losses[rival["name"]])
     verdict = "holds" if ours < theirs else "does not hold"
     evidence = f"500 steps after 99 % it is {ours:.2g}, the tuned standard block's {theirs:.2g}"
     if "power-default" in losses:
@@ -133,23 +155,26 @@ def _lower_loss(results: Record) -> Claim | None:
 
 
 def _deeper(results: Record) -> Claim | None:
-    pairs = [("gated", "gated-2"), (best_standard(results), "power-2")]
-    told, sooner = [], False
+    """Gated stacks are compared within equal parameters, standard blocks as they are."""
+    rows = {row["name"]: row for row in results["rows"] if row["study"] in ("contest", "depth")}
+    pairs = [("gated", "gated-2")]
+    pairs += [(name.replace("two layers", "one layer"), name) for name in rows if "two" in name]
+    told, sooner = [], []
     for one, two in pairs:
-        first, second = contest_row(results, one), contest_row(results, two)
-        if first is not None and second is not None:
-            told.append(f"{results['labels'][two]} {_when(second)}, one {_when(first)}")
-            sooner = sooner or (one == "gated" and _earlier(second, first))
-    depth = {row["name"]: row for row in results["rows"] if row["study"] == "depth"}
-    for name, row in depth.items():
-        if name.startswith("two") and (other := depth.get(name.replace("two layers", "one layer"))):
-            told.append(f"at {name[-4:]} parameters two {_when(row)}, one {_when(other)}")
-            sooner = sooner or _earlier(row, other)
+        if one in rows and two in rows:
+            told.append(f"two gated layers {_sized(rows[two])}, one {_sized(rows[one])}")
+            sooner.append(_earlier(rows[two], rows[one]))
     if not told:
         return None
-    verdict = "holds in part" if sooner else "does not hold"
+    if {"power", "power-2"} <= set(rows):
+        told.append(f"two standard blocks {_sized(rows['power-2'])}, one {_sized(rows['power'])}")
+    verdict = "holds" if all(sooner) else "holds in part" if any(sooner) else "does not hold"
     paper = "A second layer makes the convex model much faster, the standard one not."
-    return Claim(paper, verdict, "At equal parameters: " + "; ".join(told) + ".")
+    return Claim(paper, verdict, "By parameters: " + "; ".join(told) + ".")
+
+
+def _sized(row: Record) -> str:
+    return f"({row['parameters'] / 1000:.0f}k) {_when(row)}"
 
 
 def _earlier(one: Record, other: Record) -> bool:
@@ -165,20 +190,25 @@ def _when(row: Record) -> str:
 
 
 def _small(results: Record) -> Claim | None:
-    final = {r["name"]: r for r in results["small"] if r["setting"] and r["share"] == 0.8}
-    if not {"gated", "gated-4"} <= set(final):
-        return None
-    one, four = (median(final[name]["best"]) for name in ("gated", "gated-4"))
+    told, levels = [], {}
     words = {"gated": "one gated layer", "gated-4": "four", "power": "one standard block"}
-    words |= {"power-4": "four", "mlp": "an MLP", "square": "a squared MLP"}
-    words |= {"hypercube": "HyperCube"}
-    told = [f"{word} {_heights(final[name])}" for name, word in words.items() if name in final]
-    verdict = "does not hold"
-    if max(final["gated-4"]["best"]) >= LEVEL:
-        verdict = "holds" if one < LEVEL <= four else "holds in part"
-    evidence = "Best test accuracy, 80 % to train on, median of splits (splits that reach 99 %): "
-    paper = "Modulo 15 one layer fails, four reach 99 %, convex ones sooner."
-    return Claim(paper, verdict, evidence + ", ".join(told) + ".")
+    words |= {"power-4": "four", "mlp": "an MLP", "hypercube": "HyperCube"}
+    for share in (0.8, 0.5):
+        final = {r["name"]: r for r in results["small"] if r["setting"] and r["share"] == share}
+        if {"gated", "gated-4"} <= set(final):
+            levels[share] = [median(final[name]["best"]) for name in ("gated", "gated-4")]
+            found = [f"{word} {_heights(final[n])}" for n, word in words.items() if n in final]
+            told.append(f"{share:.0%} to train on: " + ", ".join(found))
+    if not told:
+        return None
+    held = [one < LEVEL <= four for one, four in levels.values()]
+    reached = any(
+        max(r["best"]) >= LEVEL for r in results["small"] if r["setting"] and r["name"] == "gated-4"
+    )
+    verdict = "holds" if all(held) else "holds in part" if reached else "does not hold"
+    evidence = "Best test accuracy at any time, median of splits (splits that reach 99 %). "
+    paper = "Modulo 15 one layer fails, and four reach 99 %."
+    return Claim(paper, verdict, evidence + "; ".join(told) + ".")
 
 
 def _heights(record: Record) -> str:
@@ -193,40 +223,16 @@ def _because(results: Record) -> Claim | None:
     best = max(r["test_accuracy"] for r in fixed)
     gates = max(r["gates"] for r in fixed)
     told = f"The truly convex layer on random embeddings, with up to {gates} gates and at its "
-    told += f"certified optimum, stays at {percent(best)} or less (chance 1 %)"
-    mlp = contest_row(results, "mlp")
-    if mlp is not None and mlp["steps_to_99"] is not None:
-        told += f"; a plain ReLU MLP, which is not convex, is as quick ({_when(mlp)})"
-    return Claim(
-        "Grokking is due to nonconvexity.", "not supported", told + ". See “Why is it fast?”."
-    )
+    told += f"certified optimum, tells at most {percent(best)} of the test half (chance 1 %)"
+    mlp, gated = contest_row(results, "mlp"), contest_row(results, "gated")
+    if mlp is not None and gated is not None and gated["steps_to_99"]:
+        told += f"; a plain ReLU MLP, which is not convex, needs {in_steps(mlp, gated)} the steps "
+        told += "of the gated layer, which is not convex either"
+    verdict = "not supported" if best < LEVEL else "open"
+    return Claim("Grokking is due to nonconvexity.", verdict, told + ".")
 
 
 # Ablations --------------------------------------------------------------------------------------
-
-
-# What an ablation means if its median seed learns the task, and if it does not
-MEANINGS = {
-    "gates frozen": ("Gates need not follow the embedding", "Gates must follow the embedding"),
-    "no readout": ("The linear readout is not needed", "The linear readout is needed"),
-    "learning rate / 2": ("Half of the learning rate", "Half of the learning rate is too low"),
-    "learning rate / 10": ("A tenth of it", "A tenth of it is too low"),
-    "no decay": ("Weight decay helps, but is not needed", "Weight decay is needed"),
-    "no clipping, no averaging": (
-        "Clipping and averaging steady it, and are not what makes it fast",
-        "Clipping and averaging are needed",
-    ),
-    "32 gates": ("A third of the gates will do", "A third of the gates is too few"),
-    "256 gates": ("More gates are faster still, in steps", "More gates do not help"),
-    "group lasso 0.001, not decay": (
-        "The group lasso can take the place of decay on the layer",
-        "The group lasso cannot take the place of decay on the layer",
-    ),
-    "ReLU MLP in its place": (
-        "A plain ReLU MLP of as many parameters under the same recipe does it, too",
-        "A plain ReLU MLP under the same recipe does not do it",
-    ),
-}
 
 
 def why(results: Record) -> list[str]:
@@ -234,18 +240,55 @@ def why(results: Record) -> list[str]:
     base = contest_row(results, "as chosen", "ablation")
     if base is None or base["steps_to_99"] is None:
         return ["The ablations have not been run."]
+    groups: dict[str, list[str]] = {title: [] for title in GROUPS}
+    for row in results["rows"]:
+        if row["study"] == "ablation" and row is not base:
+            groups[compared(row, base)].append(f"{row['name']} ({_short(row)})")
     sentences = [f"As chosen, the gated layer learns {_when(base)}."]
-    for name, (if_learnt, if_not) in MEANINGS.items():
-        row = contest_row(results, name, "ablation")
-        if row is not None:
-            meaning = if_not if row["steps_to_99"] is None else if_learnt
-            sentences.append(f"{meaning}: {_when(row)}.")
+    sentences += [f"{GROUPS[g]}: {'; '.join(w)}." for g, w in groups.items() if w]
+    return sentences + [s for s in (_control(results), _representation(results)) if s]
+
+
+GROUPS = {
+    "never": "Not learnt in as many steps as were given",
+    "later": "Slower",
+    "same": f"As fast, within the {EVERY} steps between two measurements",
+    "sooner": "Faster",
+}
+
+
+def compared(row: Record, base: Record) -> str:
+    """Where an ablation stands beside the recipe as chosen."""
+    if row["steps_to_99"] is None:
+        return "never"
+    difference = row["steps_to_99"] - base["steps_to_99"]
+    return "same" if abs(difference) <= EVERY else "later" if difference > 0 else "sooner"
+
+
+def _short(row: Record) -> str:
+    if row["steps_to_99"] is None:
+        return f"best {percent(row['best'])}"
+    return f"{row['steps_to_99']:,.0f}"
+
+
+def _control(results: Record) -> str | None:
+    gated, mlp = contest_row(results, "gated"), contest_row(results, "mlp")
+    if gated is None or mlp is None or gated["steps_to_99"] is None:
+        return None
+    times = in_steps(mlp, gated)
+    words = f"A plain ReLU MLP of as many parameters, tuned alike, needs {times} the steps"
+    if times.value < 2:
+        return words + ": most of the speed is not the gated layer's own."
+    return words + ": the gated layer has a share in the speed."
+
+
+def _representation(results: Record) -> str | None:
     learnt, fixed = certified(results, "learnt"), certified(results, "random")
-    if learnt and fixed:
-        high, low = (max(r["test_accuracy"] for r in part) for part in (learnt, fixed))
-        sentences.append(
-            f"The embedding has to be learnt: on a random one the certified convex optimum tells "
-            f"at most {percent(low)} of the test half, on one learnt by a network and then fixed "
-            f"up to {percent(high)}."
-        )
-    return sentences
+    if not learnt or not fixed:
+        return None
+    high, low = (max(r["test_accuracy"] for r in part) for part in (learnt, fixed))
+    return (
+        "What is learnt is the embedding: on a random one the certified convex optimum tells at "
+        f"most {percent(low)} of the test half, on one that a network has learnt, then fixed, up "
+        f"to {percent(high)}."
+    )

@@ -35,7 +35,8 @@ LOSSES = {"squared": 1e-6, "softmax": 1e-3}  # relative gaps to solve to
 EMBEDDINGS = ("random", "learnt")
 GATES = (0, 16)
 BETAS = (0.1, 0.01)  # fractions of the strength at which all is zero
-MAX_SECONDS = 30.0
+MANY_GATES = 96  # as the trained layer has
+MAX_SECONDS = 120.0
 LEARNING_STEPS = 500  # of the network whose embeddings are taken
 
 
@@ -54,17 +55,20 @@ class ConvexJob:
     @property
     def key(self) -> Record:
         """What a finished job must agree with to count as this one."""
-        return asdict(self)
+        rules: Record = {"dim": DIM, "tolerance": LOSSES[self.loss], "max_seconds": MAX_SECONDS}
+        if self.embedding == "learnt":
+            rules |= {"recipe": asdict(QUICK), "steps": LEARNING_STEPS}
+        return asdict(self) | {"rules": rules}
 
     def __str__(self) -> str:
-        return f"convex: {self.loss} loss, {self.embedding} embedding, {self.gates} gates"
+        return f"convex: {self.loss} loss, {self.embedding} tokens, {self.gates} gates"
 
     def run(self, folder: Path) -> Record:
         """Solve, certify, and say how well the optimum tells the answers."""
         equations = modular_division(self.modulus, seed=self.seed)
         E = EMBED[self.embedding](equations, self.seed)  # (p + 2, d)
         X, y, train = E[equations.tokens], equations.answers, equations.train  # (N, 4, d), (N,)
-        start = time.process_time()
+        start = time.process_time()  # the embedding is not counted
         with warnings.catch_warnings(), one_thread():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the gap is told
             model = self._fit(X[train], y[train])
@@ -106,7 +110,7 @@ def random_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float6
 
 def learnt_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float64]:
     """Rows that a gated network has learnt from the training half, ``(p + 2, d)``."""
-    job = Job("convex", "gated", QUICK, seed, LEARNING_STEPS, modulus=equations.modulus)
+    job = Job("convex", "gated", QUICK, seed, LEARNING_STEPS, seed, equations.modulus)
     with one_thread():
         trainer = make_trainer(job)
         trainer.run()
@@ -119,14 +123,10 @@ EMBED = {"random": random_embedding, "learnt": learnt_embedding}
 
 def convex_jobs() -> list[ConvexJob]:
     """Every program to solve."""
-    squared = [
-        ConvexJob(embedding, "squared", gates, beta)
+    shapes = [("squared", gates, beta) for gates in GATES for beta in BETAS]
+    shapes += [("squared", MANY_GATES, BETAS[0]), ("softmax", 0, 0.1), ("softmax", 16, 0.5)]
+    return [
+        ConvexJob(embedding, loss, gates, beta)
         for embedding in EMBEDDINGS
-        for gates in GATES
-        for beta in BETAS
-    ]
-    return squared + [
-        ConvexJob(embedding, "softmax", gates, beta)
-        for embedding in EMBEDDINGS
-        for gates, beta in ((0, 0.1), (16, 0.5))
+        for loss, gates, beta in shapes
     ]

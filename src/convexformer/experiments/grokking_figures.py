@@ -27,7 +27,7 @@ COLORS = {
     "gated-4": HUES[6],
     "prox": HUES[5],
     "power": HUES[1],
-    "power-slow": HUES[4],
+    "power-wide": HUES[4],
     "power-default": HUES[3],
     "power-2": HUES[3],
     "power-4": HUES[3],
@@ -50,8 +50,8 @@ def draw_all(results: Record) -> dict[str, Figure]:
     names = {record["name"] for record in contest}
     figures: dict[str, Figure] = {}
     with rc_context(FONT):
-        one = [n for n in ("gated", "mlp", "power-slow", "power-default", "no-decay") if n in names]
-        two = [n for n in ("gated", "gated-2", "power-slow", "power-2") if n in names]
+        one = [n for n in ("gated", "mlp", "power", "power-default", "no-decay") if n in names]
+        two = [n for n in ("gated", "gated-2", "power", "power-2") if n in names]
         if one:
             figures["mod97"] = draw_curves(contest, one, results["labels"])
             figures["bars"] = draw_bars(results)
@@ -198,10 +198,13 @@ def draw_ablations(results: Record) -> Figure:
     colors = [HUES[0] if row["name"] == "as chosen" else MUTED for row in rows]
     figure, (ax,) = panels(1, width=6.4, height=0.24 * len(rows) + 0.2)
     horizontal(ax, labels, steps, colors, "steps to 99 % test accuracy")
+    style: dict[str, Any] = {"va": "center", "fontsize": 8}
     for place, row in enumerate(rows):
         if row["steps_to_99"] is None:
-            words = f"not in {row['last_step']:.0f} steps; best {percent(row['best'])}"
-            ax.text(0.01, place, words, va="center", fontsize=8, transform=ax.get_yaxis_transform())
+            who = "the others " if row["reached"] else ""
+            words = f"{who}not in {row['last_step']:.0f} steps; best {percent(row['best'])}"
+            start = max((step for step in row["all_steps_to_99"] if step), default=0)  # of dots
+            ax.annotate(words, (start, place), (6, 0), textcoords="offset points", **style)
     return figure
 
 
@@ -217,11 +220,27 @@ def horizontal(
     for place, (mine, color) in enumerate(zip(values, colors, strict=True)):
         if (median := middle(mine)) is not None:
             ax.barh(place, median, color=color, alpha=0.75, height=0.62)
-            dots = [value for value in mine if value is not None]
-            ax.scatter(dots, [place] * len(dots), **style)
+        dots = sorted(value for value in mine if value is not None)
+        ax.scatter(dots, [place + aside for aside in apart(dots)], **style)
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
     ax.set_xlim(left=0)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.set_xlabel(title)
+
+
+def apart(dots: list[float]) -> list[float]:
+    """How far to move dots, in order, from their row, so that equal ones do not hide each other.
+
+    Examples
+    --------
+    >>> from convexformer.experiments.grokking_figures import apart
+    >>> apart([150, 150, 175])
+    [-0.07, 0.07, 0.0]
+    """
+    moved = []
+    for place, dot in enumerate(dots):
+        rank, count = place - dots.index(dot), dots.count(dot)
+        moved.append(round(0.14 * (rank - (count - 1) / 2), 3))
+    return moved

@@ -28,7 +28,7 @@ from .threads import one_thread
 LEVEL = 0.99  # accuracy at which a network has learnt the task
 AFTER = 500  # steps that it must stay there to be called persistent
 SETTLED = 250  # the same where there are many jobs: for hyperparameters, ablations and depth
-WATCHED = ("contest", "quick")  # studies that tell persistence
+WATCHED = ("contest", "splits", "quick")  # studies that tell persistence
 EVERY = 25  # steps between two measurements
 WARMUP = 10
 
@@ -47,7 +47,13 @@ class Recipe:
     clip: float | None = 0.25
     average: float | None = 0.95
     batch_size: int | None = 512
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # of the network
+    tweaks: dict[str, float] = field(default_factory=dict)  # of the optimiser
+
+    @property
+    def strength(self) -> float:
+        """Of the group lasso where there is one, else of the decay."""
+        return self.beta or self.weight_decay
 
     def __str__(self) -> str:
         """The hyperparameters in words.
@@ -62,6 +68,7 @@ class Recipe:
         smooth += [f"average {self.average:g}"] if self.average is not None else []
         words = [f"lr {self.lr:g}, decay {self.weight_decay:g}"]
         words += [f"beta {self.beta:g}"] if self.beta else []
+        words += [f"{name} {value:g}" for name, value in self.tweaks.items()]
         words += smooth or ["no clipping or averaging"]
         words += ["all samples at once"] if self.batch_size is None else []
         return ", ".join(words)
@@ -69,13 +76,18 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe under a seed, for at most so many steps. `tuning` sees the training half alone."""
+    """A recipe for at most so many steps.
+
+    `split` says which half of the equations is to train on, `seed` how weights and batches are
+    drawn. A study called "tuning" sees the training half alone.
+    """
 
     study: str
     name: str
     recipe: Recipe
     seed: int
     steps: int
+    split: int = 0
     modulus: int = 97
     share: float = 0.5
 
@@ -86,7 +98,8 @@ class Job:
     @property
     def key(self) -> Record:
         """What a finished job must agree with to count as this one."""
-        return asdict(self)
+        rules = {"level": LEVEL, "after": AFTER, "settled": SETTLED, "every": EVERY}
+        return asdict(self) | {"rules": rules | {"warmup": WARMUP}}
 
     @property
     def folder(self) -> str:
@@ -94,15 +107,18 @@ class Job:
         return hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        return f"{self.study}: {self.name}, {self.recipe}, seed {self.seed}"
+        recipe = self.recipe
+        if self.tuning:
+            return f"{self.study} {self.name}: lr {recipe.lr:g}, {recipe.strength:g}"
+        return f"{self.study} {self.name}: split {self.split}, seed {self.seed}"
 
     def run(self, folder: Path) -> Record:
         """Train; see :func:`run_job`."""
         return run_job(self, folder)
 
     def equations(self) -> ModularDivision:
-        """What is trained and tested on; seeds are of the split, the weights and the batches."""
-        whole = modular_division(self.modulus, train=self.share, seed=self.seed)
+        """What is trained and tested on."""
+        whole = modular_division(self.modulus, train=self.share, seed=self.split)
         return whole.validation() if self.tuning else whole
 
 
@@ -125,6 +141,7 @@ def run_job(job: Job, folder: Path) -> Record:
             "diverged": diverged,
             "parameters": sum(weights.numel() for weights in model.parameters()),
             "zero_groups": zero_groups(trainer.model),
+            "unaveraged": accuracies(trainer.model, job.equations())["test_accuracy"],
             "curve": columns(trainer.curve),
         }
     )
@@ -139,7 +156,9 @@ def make_trainer(job: Job, folder: Path | None = None) -> Trainer:
     model = make_model(recipe.model, job.modulus, **recipe.options)
     return Trainer(
         model,
-        make_optimizer(recipe.optimizer, model, recipe.lr, recipe.weight_decay, recipe.beta),
+        make_optimizer(
+            recipe.optimizer, model, recipe.lr, recipe.weight_decay, recipe.beta, **recipe.tweaks
+        ),
         lambda model, x, y: functional.cross_entropy(model(x), y),
         (tokens[train], answers[train]),
         Plan(
@@ -248,7 +267,7 @@ CURVES = ("step", "train_accuracy", "test_accuracy", "test_loss")
 
 
 def columns(curve: list[Point], most: int = 120) -> dict[str, list[float]]:
-    """The curve by columns in four digits, thinned to about `most` points."""
+    """The curve by columns in four digits, thinned to about `most` points, the last among them."""
     stride = max(1, len(curve) // most)
-    kept = curve[::stride]
+    kept = curve[::-stride][::-1]
     return {name: [float(f"{point[name]:.4g}") for point in kept] for name in CURVES}

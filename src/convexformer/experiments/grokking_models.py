@@ -50,6 +50,11 @@ class StandardTransformer(nn.Module):
         block: str = "power",
     ) -> None:
         super().__init__()
+        if dim % 2 or dim % n_heads:
+            raise ValueError(
+                f"dim must be even, and divisible by the number of heads; got dim {dim} for "
+                f"{n_heads} heads."
+            )
         self.embedding = nn.Embedding(vocabulary, dim)
         self.register_buffer("positions", sinusoids(N_TOKENS, dim))
         self.blocks = nn.ModuleList(Block(dim, n_heads, block) for _ in range(n_layers))

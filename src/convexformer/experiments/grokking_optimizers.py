@@ -30,6 +30,10 @@ class Grokfast(torch.optim.AdamW):
     def __init__(
         self, params: Iterable[Any], alpha: float = 0.98, gain: float = 2.0, **options: Any
     ) -> None:
+        if not (0 <= alpha < 1 and gain >= 0):
+            raise ValueError(
+                f"alpha must be in [0, 1) and gain at least 0, got {alpha:g} and {gain:g}."
+            )
         super().__init__(params, **options)
         self.alpha, self.gain = alpha, gain
 
@@ -87,9 +91,14 @@ OPTIMIZERS: dict[str, type[torch.optim.AdamW]] = {
 
 
 def make_optimizer(
-    name: str, model: nn.Module, lr: float, weight_decay: float, beta: float = 0.0
+    name: str,
+    model: nn.Module,
+    lr: float,
+    weight_decay: float,
+    beta: float = 0.0,
+    **tweaks: float,
 ) -> torch.optim.Optimizer:
-    """The optimiser `name` over the weights of `model`.
+    """The optimiser `name` over the weights of `model`; `tweaks` are what it has beside AdamW.
 
     "prox" is for gated layers: their Z has the group lasso of strength `beta` by exact proximal
     steps in place of decay; all else is decayed.
@@ -101,6 +110,5 @@ def make_optimizer(
         return ProximalAdam(groups, lr=lr, weight_decay=weight_decay, betas=BETAS)
     if name not in OPTIMIZERS:
         raise ValueError(f"there is no optimiser {name}; choose of {', '.join(OPTIMIZERS)}, prox.")
-    return OPTIMIZERS[name](
-        model.parameters(), lr=lr, weight_decay=weight_decay, betas=BETAS, fused=True
-    )
+    options: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "betas": BETAS, **tweaks}
+    return OPTIMIZERS[name](model.parameters(), **options, fused=True)

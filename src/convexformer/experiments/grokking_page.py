@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from .grokking_claims import claims, contest_row, percent, seconds_of, why
-from .grokking_small import SHARES, SMALL, SPLITS, STEPS, TUNING_SPLITS, VALIDATION
-from .grokking_studies import CONTESTANTS, TUNING_SEED, TUNING_STEPS
+from .grokking_claims import (
+    certified,
+    claims,
+    contest_row,
+    in_seconds,
+    in_steps,
+    percent,
+    seconds_of,
+    why,
+)
+from .grokking_jobs import Recipe
+from .grokking_models import EQUAL_GATES
+from .grokking_small import SHARES, SMALL, SPLITS, VALIDATION
+from .grokking_small import TUNING_STEPS as SMALL_STEPS
+from .grokking_studies import BETAS, CONTESTANTS, DECAYS, FILTERS, RATES, SEARCH, TUNING_STEPS
 from .records import Record, environment_line, table
 
 PAGE = """\
@@ -31,10 +43,14 @@ It is a gated *layer* that is compared here. The truly convex layer is further d
 ## The contest
 
 Steps and seconds are to the first measurement (every 25 steps) of at least 99 % test accuracy,
-medians over seeds. Persistent: every measurement of the next 500 steps is at 99 %, too. Seconds are
-steps times the processor time of a step on one thread, timed in turns for all contestants.
+medians over seeds of weights and batches, on one split of the equations. Persistent: every
+measurement of the next 500 steps is at 99 %, too. Seconds are steps times the processor time of a
+step on one thread, timed in turns for all contestants. Multiples are of the gated layer's; "> " is
+a bound, where the median seed had not got there when its steps were over.
 
 {contest}
+
+{other_splits}
 
 {figure_bars}
 
@@ -51,8 +67,8 @@ steps times the processor time of a step on one thread, timed in turns for all c
 Embeddings fixed, so that the program is convex, and solved to a certificate: squared loss on
 one-hot answers with the `token` penalty, or softmax. Beta is a fraction of the strength at which
 all coefficients are zero. Chance is 1 %. "Learnt" embeddings come from a gated network trained on
-the same half, and are then fixed. Where the gap is above 1e-3 time was over before the optimum was
-reached, and the numbers are not those of the optimum.
+the same half, and are then fixed. Where it says "not certified" time was over before the gap that
+was asked for (1e-6 for squares, 1e-3 for softmax) was reached.
 
 {convex}
 
@@ -65,8 +81,10 @@ reached, and the numbers are not those of the optimum.
 ## Modulo 15
 
 Fifteen is no prime. Division is defined by the units alone: 15 numerators and 8 denominators, 120
-equations. {splits} random splits each; settings chosen on {validation:.0%} of the training part of
-{tuning_splits} splits, {steps:,} steps (four standard blocks: half of that), whole batches.
+equations; {splits} random splits, whole batches. For each share and network one setting (learning
+rate and decay, for four layers also the scale of the first weights) is chosen by the mean accuracy
+over splits after {small_steps} steps, where a split's own accuracy is of {validation:.0%} of its
+training part; no split's test part is scored, though it shares equations with what others train on.
 *Best* is the highest test accuracy of a split at any time, which flatters everyone; *end* is the
 mean of its last measurements. Both are medians over splits. HyperCube and the squared MLP are upper
 references, made for such tables.
@@ -77,16 +95,22 @@ references, made for such tables.
 
 ## Hyperparameters
 
-Those who are tuned have the same grid ({grid} recipes: learning rates {rates}; weight decay
-{decays}, or for the group lasso three strengths), the gradient clipped at 0.25 and weights averaged
-(0.95) for all alike, AdamW's betas 0.9 and 0.98, 10 steps of warm-up, batches of 512. They are
-chosen on a tenth of the training half of one further split (seed {seed}), not of the splits that
-are reported: half of its equations are in the test half of each of those. What counts is the step
-from which accuracy stays at 99 % for 250 steps. Recipes are given up after {tuning_steps:,} steps,
-or when they can no longer be the first; the best lie at the edge of the grid. Groups at zero are
-counted in the weights as trained, accuracies are of the averaged ones.
+All but those with Power et al.'s recipe are tuned by the same rule: learning rates {rates} at decay
+1; decays {decays} (for the group lasso its strengths, {betas}) at the best of these; and the
+learning rates again at the best decay. They are tried on a tenth of the training half, with weights
+and batches of a seed of their own, so that the test half is never looked at. What counts is the
+step from which accuracy stays at 99 % for 250 steps. Recipes are given up after {tuning_steps:,}
+steps, or once they can no longer be the first. The three that settle first are tried under a second
+seed, and the one whose later time is the earliest is chosen: under one seed the MLP's search had
+ended at a recipe that failed under others. {shorter} For Grokfast, {filters} are then tried.
+For all alike the gradient is clipped at 0.25 and weights are averaged (0.95), save with Power et
+al.'s recipe; AdamW's betas are 0.9 and 0.98, warm-up takes 10 steps, batches are of 512.
 
 {recipes}
+
+Modulo 15:
+
+{small_recipes}
 
 ## What the budget left out
 
@@ -102,7 +126,7 @@ FIGURES = {
     ),
     "bars": (
         "Steps to 99 %, and from fitting to generalising",
-        "Bars are medians, dots seeds; contestants of which no seed reached 99 % are left out.",
+        "Bars are medians, dots seeds; who is not there has no seed in the median that got there.",
     ),
     "ablations": (
         "Steps to 99 % of each ablation",
@@ -115,8 +139,6 @@ FIGURES = {
 
 def render(results: Record, figures: Mapping[str, str]) -> str:
     """The page of `results`; `figures` are the paths of those that were drawn, by name."""
-    rates = sorted({recipe.lr for recipe in CONTESTANTS["gated"].grid()})
-    decays = sorted({recipe.weight_decay for recipe in CONTESTANTS["gated"].grid()})
     partial = "" if results["complete"] else " **Not all jobs are done yet.**"
     return PAGE.format(
         command=results["command"],
@@ -130,15 +152,17 @@ def render(results: Record, figures: Mapping[str, str]) -> str:
         ablations=_ablation_table(results),
         convex=_convex_table(results),
         depth=_depth_table(results),
+        other_splits=_other_splits(results),
         splits=SPLITS,
-        tuning_splits=TUNING_SPLITS,
         validation=VALIDATION,
-        steps=STEPS,
+        small_steps=SMALL_STEPS,
         small=_small_table(results),
-        grid=len(CONTESTANTS["gated"].grid()),
-        rates=", ".join(f"{rate:g}" for rate in rates),
-        decays=", ".join(f"{decay:g}" for decay in decays),
-        seed=TUNING_SEED,
+        small_recipes=_small_recipes(results),
+        rates=_numbers(RATES),
+        decays=_numbers(DECAYS),
+        betas=_numbers(BETAS),
+        filters=" and ".join(f"alpha {f['alpha']:g}, gain {f['gain']:g}" for f in FILTERS),
+        shorter=_shorter(),
         tuning_steps=TUNING_STEPS,
         recipes=_recipe_table(results),
         left_out="\n".join(f"- {sentence}" for sentence in _left_out(results)),
@@ -163,33 +187,60 @@ def _steps(row: Record) -> str:
     return f"{row['steps_to_99']:,.0f}"
 
 
+def _numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in sorted(values))
+
+
+def _shorter() -> str:
+    """Who is tuned with less care than the others."""
+    less = [c.label for c in CONTESTANTS.values() if len(c.search) < len(SEARCH)]
+    return f"The last pass is left out for what is dear: {', '.join(less)}."
+
+
 def _contest_table(results: Record) -> str:
     gated = contest_row(results, "gated")
     rows = []
     for row in (r for r in results["rows"] if r["study"] == "contest"):
-        seconds = seconds_of(results, row)
-        ratio = ""
-        if gated is not None and gated["steps_to_99"] and row["steps_to_99"]:
-            ratio = f"{row['steps_to_99'] / gated['steps_to_99']:.1f}x"
+        known = gated is not None and gated["steps_to_99"]
         rows.append(
             [
                 results["labels"][row["name"]],
-                f"{row['parameters'] / 1000:.0f}k",
+                _size(row),
                 _steps(row),
-                ratio,
-                "" if seconds is None else f"{seconds:.1f}",
+                str(in_steps(row, gated)) if gated is not None and known else "",
+                "" if row["steps_to_99"] is None else f"{seconds_of(results, row):.1f}",
+                str(in_seconds(results, row, gated)) if gated is not None and known else "",
                 f"{row['reached']} of {row['seeds']}",
                 f"{row['persistent']} of {row['seeds']}",
             ]
         )
-    header = ["", "parameters", "steps to 99 %", "of the gated layer's", "seconds"]
+    header = ["", "parameters", "steps to 99 %", "multiple", "seconds", "multiple"]
     return table([*header, "seeds at 99 %", "persistent"], rows)
+
+
+def _other_splits(results: Record) -> str:
+    rows = [row for row in results["rows"] if row["study"] == "splits"]
+    told = [
+        f"{results['labels'][row['name']]} {_each(row['all_steps_to_99'])} steps, persistent in "
+        f"{row['persistent']} of {row['seeds']}"
+        for row in rows
+    ]
+    if not told:
+        return "Other splits have not been tried."
+    return f"On other splits of the equations, with the same recipes: {'; '.join(told)}."
+
+
+def _each(steps: list[float | None]) -> str:
+    return ", ".join("no" if step is None else f"{step:,.0f}" for step in steps)
+
+
+def _size(row: Record) -> str:
+    return f"{row['parameters'] / 1000:.0f}k"
 
 
 def _ablation_table(results: Record) -> str:
     rows = [
-        [row["name"], _steps(row), f"{row['reached']} of {row['seeds']}"]
-        + [f"{row['parameters'] / 1000:.0f}k", percent(row["zero_groups"] or 0.0)]
+        [row["name"], _steps(row), f"{row['reached']} of {row['seeds']}", _size(row), _zeros(row)]
         for row in results["rows"]
         if row["study"] == "ablation"
     ]
@@ -197,24 +248,36 @@ def _ablation_table(results: Record) -> str:
     return table(header, rows)
 
 
+def _zeros(row: Record) -> str:
+    """Averaged weights are never zero, so that those as trained are told, with their accuracy."""
+    if not row["zero_groups"]:
+        return ""
+    return f"{percent(row['zero_groups'])} (accuracy {percent(row['unaveraged'])})"
+
+
 def _convex_table(results: Record) -> str:
     header = ["embedding", "loss", "gates", "beta", "relative gap", "training", "test", "seconds"]
     rows = [
-        [r["embedding"], r["loss"], str(r["gates"]), f"{r['beta']:g}", f"{r['relative_gap']:.0e}"]
+        [r["embedding"], r["loss"], str(r["gates"]), f"{r['beta']:g}", _gap(results, r)]
         + [percent(r["train_accuracy"]), percent(r["test_accuracy"]), f"{r['seconds']:.1f}"]
         for r in results["convex"]
     ]
     return table(header, rows)
 
 
+def _gap(results: Record, record: Record) -> str:
+    solved = record in certified(results, record["embedding"])
+    return f"{record['relative_gap']:.0e}" + ("" if solved else " (not certified)")
+
+
 def _depth_table(results: Record) -> str:
-    names = ("gated", "gated-2", "gated-4", "power", "power-2")
+    names = ("gated", "gated-2", "gated-4", "power", "power-wide", "power-2")
     found = [row for name in names if (row := contest_row(results, name))]
     found += [row for row in results["rows"] if row["study"] == "depth"]
     rows = [
         [
             results["labels"].get(row["name"], f"gated: {row['name']}"),
-            f"{row['parameters'] / 1000:.0f}k",
+            _size(row),
             _shape(row["recipe"]),
             _steps(row),
             f"{row['reached']} of {row['seeds']}",
@@ -227,25 +290,28 @@ def _depth_table(results: Record) -> str:
 def _shape(recipe: Record) -> str:
     options = recipe["options"]
     if recipe["model"] != "gated":
-        return "width 128"
-    gates = options.get("n_gates", {1: 96, 2: 19, 4: 7}[options.get("n_layers", 1)])
+        return f"width {options.get('dim', 128)}"
+    gates = options.get("n_gates", EQUAL_GATES[options.get("n_layers", 1)])
     return f"width {options.get('dim', 32)}, {gates} gates a layer"
 
 
 def _small_table(results: Record) -> str:
-    header = ["", *(f"{share:.0%}: {what}" for share in SHARES for what in ("best", "end", "99 %"))]
+    parts = [f"{share:.0%}: {what}" for share in SHARES for what in ("best", "end", "99 %")]
+    header = ["", "steps", *parts]
     rows = []
     for name, small in SMALL.items():
-        line = [small.label]
+        line = [small.label, f"{small.steps:,}"]
         for share in SHARES:
-            found = [
-                r
-                for r in results["small"]
-                if r["name"] == name and r["share"] == share and r["setting"]
-            ]
-            line += _small_cells(found[0]) if found else ["", "", ""]
+            found = _final(results, name, share)
+            line += ["", "", ""] if found is None else _small_cells(found)
         rows.append(line)
     return table(header, rows)
+
+
+def _final(results: Record, name: str, share: float) -> Record | None:
+    """What a network came to modulo 15, with the setting that was chosen."""
+    mine = (r for r in results["small"] if (r["name"], r["share"]) == (name, share))
+    return next((r for r in mine if r["setting"]), None)
 
 
 def _small_cells(record: Record) -> list[str]:
@@ -254,43 +320,73 @@ def _small_cells(record: Record) -> list[str]:
     return [*ends, f"{reached} of {len(record['first_99'])}"]
 
 
+def _small_recipes(results: Record) -> str:
+    rows = []
+    for share in SHARES:
+        for name, small in SMALL.items():
+            final = _final(results, name, share)
+            if final is not None:
+                lr, decay, scale = final["setting"]
+                words = f"lr {lr:g}, decay {decay:g}, scale {scale:g}"
+                tried = f"{len(small.grid)} on {small.tuning_splits} splits"
+                rows.append([small.label, f"{share:.0%}", words, tried])
+    return table(["", "to train on", "chosen", "settings tried"], rows)
+
+
 def _recipe_table(results: Record) -> str:
-    """What was chosen, and when every recipe of the grid settled."""
+    """What was chosen, and when every recipe that was tried settled."""
     rows = []
     for row in (r for r in results["rows"] if r["study"] in ("contest", "depth")):
         tried = [r for r in results["rows"] if r["study"] == "tuning" and r["name"] == row["name"]]
-        settled = ", ".join(f"{_short(r['recipe'])}: {r['settled'] or 'no'}" for r in tried)
+        settled = "; ".join(f"{_short(r['recipe'])}: {_each(r['all_settled'])}" for r in tried)
         label = results["labels"].get(row["name"], row["name"])
         rows.append([label, row["hyperparameters"], settled or "not tuned"])
     return table(["", "chosen", "settled at step, by learning rate / decay (or beta)"], rows)
 
 
 def _short(recipe: Record) -> str:
-    strength = recipe["beta"] or recipe["weight_decay"]
-    return f"{recipe['lr']:g} / {strength:g}"
+    """A recipe as it is told apart from others of its search."""
+    words = f"{recipe['lr']:g} / {recipe['beta'] or recipe['weight_decay']:g}"
+    if recipe["tweaks"] and recipe["tweaks"] != FILTERS[0]:
+        words += f" with alpha {recipe['tweaks']['alpha']:g}"
+    if "dim" in recipe["options"] and recipe["model"] == "gated":
+        words += f" at width {recipe['options']['dim']}"
+    return words
 
 
 def _left_out(results: Record) -> list[str]:
     told = [
-        "Grids are small and tried on one split; a wider one may favour anyone. Their range was "
-        "set after trials with the gated layer, an MLP and a standard block, test halves in view.",
-        "Contestants marked “not tuned” have Power et al.'s recipe, or that of the contestant they "
-        "vary (Grokfast, OrthoGrad and two standard blocks: 0.003 and 1; four gated layers: two).",
-        "Grokfast has the filter of its paper (0.98, 2), which was not tuned either.",
-        "Modulo 97, four standard blocks; three and more seeds where the table says fewer than "
-        "five; runs without decay beyond their steps.",
+        "Recipes are searched line by line under one seed; another search may favour anyone. Its "
+        "range was set after earlier trials with the gated layer, an MLP and a standard block, "
+        "test halves in view.",
+        "Modulo 97, four standard blocks; more seeds where the table says fewer than five; runs "
+        "without decay beyond their steps.",
     ]
+    edge = [results["labels"][row["name"]] for row in results["rows"] if _at_edge(row)]
+    if edge:
+        told.append(
+            f"Chosen at an edge of the range, so that more may lie beyond: {'; '.join(edge)}."
+        )
     missing = [c.label for name, c in CONTESTANTS.items() if contest_row(results, name) is None]
     if missing:
-        told.append(f"Not run: {', '.join(missing)}.")
+        told.append(f"Not run: {'; '.join(missing)}.")
     unfinished = [
         f"{small.label} ({share:.0%})"
         for share in SHARES
         for name, small in SMALL.items()
-        if not any(
-            r["name"] == name and r["share"] == share and r["setting"] for r in results["small"]
-        )
+        if _final(results, name, share) is None
     ]
     if unfinished:
         told.append(f"Modulo 15, not run: {', '.join(unfinished)}.")
     return told
+
+
+def _at_edge(row: Record) -> bool:
+    """Whether a recipe that was searched is the first or last of a line."""
+    contestant = CONTESTANTS.get(row["name"])
+    if row["study"] != "contest" or contestant is None or contestant.fixed is not None:
+        return False
+    recipe = Recipe(**row["recipe"])
+    strengths = BETAS if recipe.beta else DECAYS
+    ends = {min(RATES), max(RATES)}, {min(strengths), max(strengths)}
+    return recipe.lr in ends[0] or recipe.strength in ends[1]

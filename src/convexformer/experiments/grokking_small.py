@@ -2,14 +2,14 @@
 
 Fifteen is no prime: only its units can be divided by, and there are 15 x 8 equations. Networks are
 small and batches whole, so that all splits and settings of a network are one batched computation; a
-replica is one network with its own weights, gates, split, learning rate and decay, and replicas do
-not see each other.
+replica is one network with its own weights, gates, split and setting, and replicas do not see each
+other. A setting is a learning rate, a decay, and a factor on the weights as they are drawn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -34,13 +34,14 @@ from .threads import one_thread
 MODULUS = 15
 VOCABULARY = MODULUS + 2
 SHARES = (0.8, 0.5)
-SPLITS, TUNING_SPLITS = 20, 2
+SPLITS = 20
 STEPS, TUNING_STEPS, EVERY = 2000, 600, 50
 VALIDATION = 0.2  # of the training part, where hyperparameters are chosen
 CLIP, AVERAGE, WARMUP = 0.25, 0.95, 10
-GRID = [(lr, decay) for lr in (0.02, 0.005) for decay in (0.3, 1.0, 3.0)]
+RATES, DECAYS, SCALES = (0.02, 0.005), (0.3, 1.0, 3.0), (0.5, 1.0, 2.0)
 
 Array = NDArray[np.float64]
+Setting = tuple[float, float, float]
 
 
 def gated(n_layers: int, dim: int, n_gates: int) -> GatedTransformer:
@@ -66,55 +67,66 @@ class Small:
     layers: int = 1
     one_hot: bool = False
     squares: bool = False
-    effort: float = 1.0  # share of the usual steps, where steps are dear
+    steps: int = STEPS
+    scales: tuple[float, ...] = (1.0,)
+    tuning_splits: int = 10
+
+    @property
+    def grid(self) -> list[Setting]:
+        """The settings to choose from."""
+        return [(lr, decay, scale) for lr in RATES for decay in DECAYS for scale in self.scales]
 
 
 _transformer = partial(StandardTransformer, VOCABULARY, MODULUS)
+_deep: dict[str, Any] = {"layers": 4, "scales": SCALES, "tuning_splits": 4}
 SMALL: dict[str, Small] = {
     "gated": Small("gated layer", partial(gated, 1, 16, 32), one_hot=True),
-    "gated-4": Small("4 gated layers", partial(gated, 4, 8, 16), 4, one_hot=True),
+    "gated-4": Small("4 gated layers", partial(gated, 4, 8, 16), one_hot=True, steps=5000, **_deep),
     "power": Small("standard block", partial(_transformer, 1, 32)),
     "hypercube": Small("HyperCube", partial(HyperCube, VOCABULARY, MODULUS), squares=True),
     "square": Small("squared MLP", partial(MLP, VOCABULARY, MODULUS, 16, 256, square=True)),
     "mlp": Small("ReLU MLP", partial(MLP, VOCABULARY, MODULUS, 16, 256)),
-    "power-4": Small("4 standard blocks", partial(_transformer, 4, 32), 4, effort=0.5),
+    "power-4": Small("4 standard blocks", partial(_transformer, 4, 32), steps=3000, **_deep),
 }
 
 
 @dataclass(frozen=True)
 class SmallJob:
-    """A network on many splits; `setting` is its (learning rate, decay), None to try the grid."""
+    """A network on many splits; without a `setting` the whole grid is tried."""
 
     name: str
     share: float
-    setting: tuple[float, float] | None = None
-    steps: int = STEPS
-    splits: int = SPLITS
+    steps: int
+    splits: int
+    setting: Setting | None = None
     study: str = "small"
+
+    @property
+    def settings(self) -> list[Setting]:
+        return SMALL[self.name].grid if self.setting is None else [self.setting]
 
     @property
     def key(self) -> Record:
         """What a finished job must agree with to count as this one."""
+        rules: Record = {"clip": CLIP, "average": AVERAGE, "warmup": WARMUP, "every": EVERY}
+        rules |= {"validation": VALIDATION, "settings": [list(one) for one in self.settings]}
         setting = None if self.setting is None else list(self.setting)
-        return asdict(self) | {"setting": setting}
+        return asdict(self) | {"setting": setting, "rules": rules}
 
     def __str__(self) -> str:
-        what = "choosing" if self.setting is None else "20 splits"
-        return f"modulo 15: {SMALL[self.name].label}, {self.share:.0%} to train on, {what}"
+        what = "choosing" if self.setting is None else "training"
+        return f"modulo 15: {SMALL[self.name].label}, {self.share:.0%}, {what}"
 
     def run(self, folder: Path) -> Record:
         """Train all replicas side by side."""
-        tuning = self.setting is None
-        settings = GRID if self.setting is None else [self.setting]
+        tuning, settings = self.setting is None, self.settings
         splits = [split_masks(self.share, seed, tuning) for seed in range(self.splits)]
         masks = np.array(splits * len(settings))  # (R, 2, N): settings outside, splits inside
-        pairs = np.repeat(np.array(settings), self.splits, axis=0)  # (R, 2)
-        batchable = sdpa_kernel(
-            SDPBackend.MATH
-        )  # the one attention that can be batched over replicas
+        each = np.repeat(np.array(settings), self.splits, axis=0)  # (R, 3)
+        batchable = sdpa_kernel(SDPBackend.MATH)  # the one attention that vmap can batch
         with one_thread(), batchable:
             torch.manual_seed(0)
-            curves = train_replicas(SMALL[self.name], masks, pairs, self.steps)
+            curves = train_replicas(SMALL[self.name], masks, each, self.steps)
         told = tell_tuning(curves, settings) if tuning else tell_splits(curves)
         return self.key | told
 
@@ -128,21 +140,19 @@ def split_masks(share: float, seed: int, tuning: bool) -> NDArray[np.bool_]:
     return masks
 
 
-def choose_setting(record: Record) -> tuple[float, float]:
-    """The (learning rate, decay) that ends highest on the validation part."""
+def choose_setting(record: Record) -> Setting:
+    """The setting that ends highest on the validation parts."""
     best = max(record["grid"], key=lambda one: (one["last"], one["best"]))
-    return best["lr"], best["decay"]
+    return best["lr"], best["decay"], best["scale"]
 
 
-def run_small(ledger: Ledger, layers: tuple[int, ...]) -> None:
-    """Choose settings and train on all splits, for every network with a wanted number of layers."""
-    for share in SHARES:
-        for name, small in SMALL.items():
-            if small.layers in layers:
-                with ledger.part():
-                    most, trial = round(small.effort * STEPS), round(small.effort * TUNING_STEPS)
-                    tuned = ledger.do(SmallJob(name, SHARES[0], None, trial, TUNING_SPLITS))
-                    ledger.do(SmallJob(name, share, choose_setting(tuned), most, SPLITS))
+def run_small(ledger: Ledger, names: Iterable[str]) -> None:
+    """For every share choose a setting, and train on all splits with it."""
+    chosen = [(share, name, SMALL[name]) for share in SHARES for name in names]
+    for share, name, small in chosen:
+        with ledger.part():
+            tuned = ledger.do(SmallJob(name, share, TUNING_STEPS, small.tuning_splits))
+            ledger.do(SmallJob(name, share, small.steps, SPLITS, choose_setting(tuned)))
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -166,29 +176,33 @@ def train_replicas(small: Small, masks: NDArray[np.bool_], settings: Array, step
     small : Small
     masks : ndarray of bool of shape (R, 2, N)
         Which equations each replica trains on, and which it is measured on.
-    settings : ndarray of shape (R, 2)
-        Learning rates and decays.
+    settings : ndarray of shape (R, 3)
+        Learning rates, decays, and factors on the first weights.
     steps : int
     """
     count = len(masks)
     equations = modular_division(MODULUS)
     tokens, answers = torch.tensor(equations.tokens), torch.tensor(equations.answers)
     inputs = functional.one_hot(tokens, VOCABULARY).float() if small.one_hot else tokens
+    rows = torch.tensor(np.array([np.flatnonzero(mask) for mask in masks[:, 0]]))  # (R, n)
     networks = [small.make() for _ in range(count)]
     parameters, buffers = stack_module_state(networks)
+    rates, decays, scales = torch.tensor(settings, dtype=torch.float32).unbind(1)
+    with torch.no_grad():
+        for W in parameters.values():
+            W.mul_(scales.view(-1, *[1] * (W.ndim - 1)))
     average = {name: W.detach().clone() for name, W in parameters.items()}
-    rates, decays = torch.tensor(settings, dtype=torch.float32).unbind(1)
     optimizer = Replicas(parameters, rates, decays, small.squares)
     train, test = torch.tensor(masks).float().unbind(1)  # (R, N) each
 
-    def scores(weights: dict[str, Tensor]) -> Tensor:
-        one = lambda w, b: functional_call(networks[0], (w, b), (inputs,))  # noqa: E731
-        return vmap(one)(weights, buffers)  # (R, N, c)
+    def scores(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        one = lambda w, b, x: functional_call(networks[0], (w, b), (x,))  # noqa: E731
+        return vmap(one)(weights, buffers, x)  # (R, N, c)
 
     taken, points = [], []
     for step in range(1, steps + 1):
-        each = losses(scores(parameters), answers, small.squares)  # (R, N)
-        value = (each * train).sum(1) / train.sum(1)  # (R,)
+        F = scores(parameters, inputs[rows])  # (R, n, c)
+        value = losses(F, answers[rows], small.squares).mean(1)  # (R,)
         if small.squares:
             value = value + optimizer.decay * cube_penalty(parameters)
         gradients = torch.autograd.grad(value.sum(), list(parameters.values()))
@@ -198,7 +212,8 @@ def train_replicas(small: Small, masks: NDArray[np.bool_], settings: Array, step
                 average[name].lerp_(W, 1 - AVERAGE)
             if step % EVERY == 0:
                 taken.append(step)
-                points.append(measure(scores(average), answers, train, test, small.squares))
+                F = scores(average, inputs.expand(count, *inputs.shape))  # (R, N, c)
+                points.append(measure(F, answers, train, test, small.squares))
     train_accuracy, test_accuracy, test_loss = np.array(points).transpose(1, 0, 2)
     return Curves(taken, train_accuracy, test_accuracy, test_loss)
 
@@ -233,9 +248,10 @@ class Replicas:
 
 def losses(F: Tensor, answers: Tensor, squares: bool) -> Tensor:
     """Of every replica and equation, ``(R, N)``, for scores ``(R, N, c)``."""
+    answers = answers.expand(F.shape[:2])
     if squares:
         return (F - functional.one_hot(answers, F.shape[2])).square().sum(2)
-    return functional.cross_entropy(F.transpose(1, 2), answers.expand(len(F), -1), reduction="none")
+    return functional.cross_entropy(F.transpose(1, 2), answers, reduction="none")
 
 
 def cube_penalty(parameters: dict[str, Tensor]) -> Tensor:
@@ -270,14 +286,14 @@ def measure(
 LAST = 5  # measurements that count as the end
 
 
-def tell_tuning(curves: Curves, settings: list[tuple[float, float]]) -> Record:
+def tell_tuning(curves: Curves, settings: list[Setting]) -> Record:
     """Of every setting, the mean over splits of where accuracy ends, and of its height."""
     by_setting = curves.test.reshape(len(curves.steps), len(settings), -1)
     last = by_setting[-LAST:].mean(axis=(0, 2))
     best = by_setting.max(axis=0).mean(axis=1)
-    keys = ("lr", "decay", "last", "best")
+    keys = ("lr", "decay", "scale", "last", "best")
     values = [
-        (*pair, round(a, 4), round(b, 4)) for pair, a, b in zip(settings, last, best, strict=True)
+        (*one, round(a, 4), round(b, 4)) for one, a, b in zip(settings, last, best, strict=True)
     ]
     return {"grid": [dict(zip(keys, map(float, row), strict=True)) for row in values]}
 

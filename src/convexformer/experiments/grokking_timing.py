@@ -23,7 +23,7 @@ class TimingJob:
     def key(self) -> Record:
         """What a finished job must agree with to count as this one."""
         recipes = {name: asdict(recipe) for name, recipe in self.recipes.items()}
-        return {"study": "timing", "recipes": recipes}
+        return {"study": "timing", "recipes": recipes, "rounds": [ROUNDS, STEPS]}
 
     def __str__(self) -> str:
         return "timing: a few steps of every contestant"
