@@ -65,10 +65,17 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture(params=[None, 200], ids=["one-block", "many-blocks"])
+SIZES = {
+    "one-block": {},
+    "many-blocks": {"BLOCK_BYTES": 200},  # one sample, or one group, at a time
+    "tiles": {"CACHED_BYTES": 300, "TILE_ROWS": 5},  # a few samples of a group
+}
+
+
+@pytest.fixture(params=SIZES)
 def stored(kind, request, tmp_path, monkeypatch):
-    if request.param:  # bytes: one sample, or one group, at a time
-        monkeypatch.setattr(designs, "BLOCK_BYTES", request.param)
+    for name, value in SIZES[request.param].items():
+        monkeypatch.setattr(designs, name, value)
     X, mask, dense = store(kind, tmp_path)
     return TokenDesign(X, mask), dense
 
@@ -86,6 +93,16 @@ def test_predict_and_correlate(stored):
     close(design.correlate(V), np.einsum("ikd,ic->kdc", X, V))
     close(design.predict(Z[GROUPS], GROUPS), np.einsum("ikd,kdc->ic", X[:, GROUPS], Z[GROUPS]))
     close(design.correlate(V, GROUPS), np.einsum("ikd,ic->kdc", X[:, GROUPS], V))
+
+
+def test_products_go_by_tiles_where_tokens_are_many(monkeypatch):
+    design, seen = TokenDesign(base().astype(np.float32)), []
+    gather = design.gather
+    monkeypatch.setattr(design, "gather", lambda r, g: seen.append((r, len(g))) or gather(r, g))
+    for name, value in SIZES["tiles"].items():
+        monkeypatch.setattr(designs, name, value)
+    design.correlate(np.ones((N, 1)))
+    assert len(seen) > n and all(r.stop - r.start <= 5 and count < n for r, count in seen)
 
 
 def test_predict_and_correlate_are_adjoint(stored):

@@ -12,7 +12,7 @@ from convexformer.problem import (
     Squared,
     TokenDesign,
 )
-from convexformer.solvers import descent, newton, solve, solve_path
+from convexformer.solvers import descent, newton, solve, solve_path, workspace
 from convexformer.solvers.solution import Clock, Iterate
 from convexformer.solvers.workspace import Workspace, low_precision
 
@@ -154,3 +154,22 @@ def test_products_in_low_precision_are_not_drowned_by_means(dtype, centred):
     )
     M = (A.T @ V).reshape(6, 3, 2)
     np.testing.assert_allclose(X.correlate(V), M, atol=tolerance * np.abs(M).max())
+
+
+@pytest.mark.parametrize("used", ["none", "all", "ends", "every other"])
+def test_columns_in_use_are_read_as_they_follow_each_other(used, monkeypatch):
+    monkeypatch.setattr(workspace, "CACHE", 0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9, 7, 3)) + 2.0
+    wanted = np.zeros(7, dtype=bool)
+    wanted[{"none": [], "all": slice(None), "ends": [0, 1, 6], "every other": [1, 3, 5]}[used]] = 1
+    low = workspace.low_precision(TokenDesign(X), np.arange(7), None)
+    Z, V = rng.normal(size=(7, 3, 2)) * wanted[:, None, None], rng.normal(size=(9, 2))
+    for shortest, runs in ((1, {"ends": 2, "every other": 3}), (100, {})):
+        monkeypatch.setattr(workspace, "SHORTEST", shortest)
+        assert len(low._runs(wanted)) == runs.get(used, 1)
+        np.testing.assert_allclose(
+            low.predict(Z, wanted), np.einsum("ikd,kdc->ic", X, Z), atol=1e-4
+        )
+        M = np.einsum("ikd,ic->kdc", X, V)
+        np.testing.assert_allclose(low.correlate(V, wanted)[wanted], M[wanted], atol=1e-4)

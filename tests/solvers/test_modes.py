@@ -102,3 +102,13 @@ def test_shares_of_two_classes_stay_two_outputs():
     shares = np.random.default_rng(0).dirichlet([1, 1], size=N)
     p = Problem(TokenDesign(np.ones((N, 1, 1))), Softmax(), Token(), shares)
     assert not p.has_two_classes
+
+
+def test_products_only_for_tokens_of_one_channel(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 1, 1)) + rng.normal(size=(N, 20, 1))
+    y = np.where(X[:, :9, 0] @ rng.normal(size=9) > 0, 1.0, -1.0)
+    p = Problem(TokenDesign(X), Logistic(), TokenOutput(), y[:, None])
+    for (module, constant), value in MODES["products only"].items():
+        monkeypatch.setattr(module, constant, value)
+    assert solve(p, 0.1 * p.beta_max, method="newton").converged

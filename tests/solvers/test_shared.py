@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convexformer.problem import GatedDesign, Problem, Squared, Token, TokenDesign
-from convexformer.solvers import shared, solve, solve_path
+from convexformer.solvers import shared, shared_systems, solve, solve_path
 from convexformer.solvers.shared_systems import (
     Kernel,
     SharedGram,
@@ -253,3 +253,36 @@ def test_what_ends_early_says_where_it_is(limits):
     assert solution.certificate.relative_gap == pytest.approx(own.relative_gap, rel=1e-9)
     # No line of the trace promises more than what is certified in the end.
     assert min(point.relative_gap for point in solution.trace) >= 0.999 * own.relative_gap
+
+
+def test_a_kernel_that_cannot_be_factorised_does_not_pass_for_one(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(30, 4, 3))
+    problem = Problem(TokenDesign(X), Squared(), Token(), X[:, 0], intercept=False)
+    kernel = Kernel(WeightedTokens(problem, np.float64), np.float64)
+    eta = np.array([1.0, 0.0, 2.0, 0.0])
+
+    def fails(*args, **options):
+        raise np.linalg.LinAlgError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_systems, "cholesky", fails)
+        for _ in range(2):
+            with pytest.raises(np.linalg.LinAlgError):
+                kernel.update(eta, 0.0)
+    kernel.update(eta, 0.0)
+    K = np.eye(30) + np.einsum("ikd,k,jkd->ij", X, eta, X)
+    np.testing.assert_allclose(K @ kernel.solve(X[:, 1]), X[:, 1], atol=1e-12)
+    kernel.update(np.zeros(4), 0.0)  # no trace is left of what was added and taken off again
+    np.testing.assert_array_equal(kernel.solve(X[:, 1]), X[:, 1])
+
+
+@pytest.mark.parametrize("seed", [1, 7, 8])
+def test_at_beta_max_no_token_is_used(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 20, 6))
+    Y = np.tensordot(X[:, :3], rng.normal(size=(3, 6, 8)), axes=2) + rng.normal(size=(60, 8))
+    for intercept in (False, True):
+        problem = Problem(TokenDesign(X), Squared(), Token(), Y, intercept=intercept)
+        found = solve(problem, problem.beta_max)
+        assert found.converged and not np.any(found.Z)
+        assert solve(problem, problem.beta_max * (1 - 1e-15)).converged

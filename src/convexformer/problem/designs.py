@@ -210,19 +210,19 @@ class Design(ABC):
         """Blocks of samples and groups ``(rows, part, (rows, part * d))``, for a product.
 
         All groups at once; but few samples and groups where that leaves no more than a few samples
-        in cache, and all samples of few groups where what belongs to all groups, `columns` wide,
+        in cache, and many samples of few groups where what belongs to all groups, `columns` wide,
         would be read or written again and again from beyond the cache.
         """
         width, d = len(groups) * self.dim, self.dim
         if 8 * width * columns > BLOCK_BYTES:
-            all_rows, size = row_slices(self.n_samples, d), BLOCK_BYTES
+            per_row, size = d + columns, BLOCK_BYTES
         elif 8 * width * FEWEST_ROWS > CACHED_BYTES:
-            all_rows, size = row_slices(self.n_samples, 1, 8 * TILE_ROWS), CACHED_BYTES
+            per_row, size = max(d, BLOCK_BYTES // (8 * TILE_ROWS)), CACHED_BYTES
         else:
             for rows, A in self._row_blocks(groups, columns):
                 yield rows, slice(0, len(groups)), A
             return
-        for rows in all_rows:
+        for rows in row_slices(self.n_samples, per_row):
             for part in row_slices(len(groups), (rows.stop - rows.start) * d, size):
                 yield rows, part, self.gather(rows, groups[part])
 

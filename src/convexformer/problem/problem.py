@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from .certificate import Certificate, check_range
 from .designs import Design, Groups
 from .joint import softmax_quadratic
-from .losses import Logistic, Loss
+from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
 
 Array = NDArray[np.float64]
@@ -148,8 +148,8 @@ class Problem:
     @property
     def has_two_classes(self) -> bool:
         """Whether this is a softmax over two classes, every sample in one of them."""
-        joint = self.loss.joint and self.n_outputs == 2 and self.penalty.euclidean
-        return joint and bool(np.all((self.Y == 0) | (self.Y == 1)))
+        two = isinstance(self.loss, Softmax) and self.n_outputs == 2 and self.penalty.euclidean
+        return two and bool(np.all((self.Y == 0) | (self.Y == 1)))
 
     def as_logistic(self) -> tuple[Problem, float]:
         r"""A softmax over two classes as a logistic problem, and by how much its beta is less.

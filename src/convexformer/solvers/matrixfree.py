@@ -217,7 +217,8 @@ class SecularCG:
         s2 = np.broadcast_to(S, self.G0.shape)[:, 0, :].reshape(shape) ** 2
         M = s2 * self.blocks + rest
         size = np.trace(M, axis1=2, axis2=3)[:, :, None, None]
-        return np.linalg.inv(M + 1e-6 * size * np.eye(M.shape[2]))
+        size = np.where(size > 0, size, 1.0)  # of a cell that stays zero any will do
+        return np.asarray(np.linalg.inv(M + 1e-6 * size * np.eye(M.shape[2])))
 
     def _solve(
         self,

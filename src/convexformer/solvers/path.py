@@ -49,7 +49,7 @@ def solve(
     method : {"auto", "newton", "proximal"}
         "auto" is Newton, with proximal steps where Newton stalls; many outputs of a squared loss,
         each with cells of its own, descend together first. The nuclear penalty is always minimised
-        by proximal steps.
+        by proximal steps, and a softmax over two classes as the logistic problem that it is.
     callback : callable, optional
         Called with every :class:`TracePoint`.
 
@@ -84,7 +84,12 @@ def _solve(
     # At beta_max and above nothing is used; outputs one by one would differ from it by rounding.
     if problem.separable and problem.n_outputs > 1 and beta < problem.beta_max:
         Z, b = _solve_outputs(problem, beta, tol, clock, init, method, work)
-    elif problem.loss.quadratic and not problem.separable and problem.n_outputs >= MANY_OUTPUTS:
+    elif (
+        problem.loss.quadratic
+        and not problem.separable
+        and problem.n_outputs >= MANY_OUTPUTS
+        and beta < problem.beta_max
+    ):
         Z, b = _solve_rotated(problem, beta, tol, clock, init, method, work)
     elif problem.has_two_classes and beta < problem.beta_max:
         Z, b = _solve_two_classes(problem, beta, tol, clock, init, method, work)

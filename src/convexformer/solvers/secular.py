@@ -117,6 +117,8 @@ class SecularNewton:
     def _step(self, at: _Point) -> _Point | None:
         """One safeguarded Newton step, or None where rounding leaves no descent."""
         cells = np.flatnonzero((at.eta > 0) | (at.norms > self.radius))
+        if not len(cells):
+            return None
         A = np.zeros((len(cells), len(cells)))
         for system, state in zip(self.systems, at.states, strict=True):
             A += system.curvature(state, cells)

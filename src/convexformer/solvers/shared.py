@@ -297,6 +297,8 @@ class _Newton:
 
     def _step(self, at: _Point, accuracy: float) -> _Point | None:
         cells = np.flatnonzero((at.eta > 0) | (at.norms > self.radius))
+        if not len(cells):
+            return None
         radius, eta = self.radius[cells], at.eta[cells]
         excess = at.norms[cells] / radius
         A = self.system.curvature(cells, radius)

@@ -124,11 +124,17 @@ class Kernel:
         self.syrk = get_blas_funcs("syrk", dtype=dtype)
         self.scaled = np.zeros(columns.design.n_groups)
         self.K: NDArray = np.zeros((N, N), dtype, order="F")  # its lower half
-        self.factor: NDArray | None = None
+        self.factor: NDArray | None = None  # where K is not zero
         self._ratio = 1.0  # of a contraction that was seen to the largest relative error
+
+    def _forget(self) -> None:
+        self.scaled[:], self.K[:], self.factor = 0.0, 0.0, None
 
     def update(self, scaled: Array, stale: float) -> bool:
         """Follow tokens whose weight moved by more than `stale`; whether there were any."""
+        if not np.any(scaled):
+            self._forget()
+            return False
         change = scaled - self.scaled
         moved = (np.abs(change) > stale * np.minimum(scaled, self.scaled)) & (change != 0)
         for k in np.flatnonzero(moved):
@@ -141,7 +147,11 @@ class Kernel:
         if np.any(moved):
             T = self.K.copy(order="F")
             T[np.diag_indices_from(T)] += 1.0
-            self.factor = cholesky(T, lower=True, overwrite_a=True, check_finite=False)
+            try:
+                self.factor = cholesky(T, lower=True, overwrite_a=True, check_finite=False)
+            except LinAlgError:
+                self._forget()  # else what is kept would pass for factorised
+                raise
         return bool(np.any(moved))
 
     def contraction(self, scaled: Array) -> float:

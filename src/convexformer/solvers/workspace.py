@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
+SHORTEST = 512  # columns of a run, on average, that are worth reading by themselves
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
 LARGE_GRAM = 1e8  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
@@ -71,11 +72,14 @@ class LowPrecision:
         return M.reshape(len(self.groups), self.dim, -1)
 
     def _runs(self, used: NDArray[np.bool_] | None) -> list[slice]:
-        """Columns of `used` groups as they follow each other; all where leaving some pays not."""
-        if used is None or self.A.nbytes < CACHE or not 0 < np.count_nonzero(used) < len(used):
-            return [slice(0, self.A.shape[1])]
+        """Columns of `used` groups as they follow each other; all where runs would be short."""
+        everything = [slice(0, self.A.shape[1])]
+        if used is None or self.A.nbytes < CACHE or not np.any(used):
+            return everything
         edges = np.flatnonzero(np.diff(used, prepend=False, append=False)) * self.dim
-        return [slice(a, b) for a, b in edges.reshape(-1, 2).tolist()]
+        runs = [slice(a, b) for a, b in edges.reshape(-1, 2).tolist()]
+        length = np.count_nonzero(used) * self.dim
+        return runs if length >= SHORTEST * len(runs) else everything
 
     def contributions(self, G: Array) -> Array:
         """``A_k G_k`` of every group alone, ``(N, groups)`` for ``G (groups, d)``."""
