@@ -233,11 +233,17 @@ def _seconds(results: Record, where: str, known: dict[str, Record]) -> list[str]
     if not {"offsets", "softmax-1"} <= known.keys():
         return []
     ours, head = known["offsets"], known["softmax-1"]
+    same = [
+        f" (that of 64 components chooses the same, in {row['seconds_of_all']:.1f} s)"
+        for row in results["rows"]
+        if (row["student"], row["task"]) == ("offsets", ours["task"] | {"dim": 64})
+        and row["chosen"] == ours["chosen"]
+    ]
     return [
         f"{where}: {label(results, 'offsets')}, is certified to {ours['relative_gap']:.0e} within "
         f"{ours['seconds']:.1f} s, {ours['seconds_of_all']:.1f} s with the path that chose its "
-        f"penalty; a softmax head needs {head['seconds_to_converge']:.1f} s to come within 1 % of "
-        "its lowest validation loss, once its learning rate and decay are known."
+        f"penalty{''.join(same)}; a softmax head needs {head['seconds_to_converge']:.1f} s to come "
+        "within 1 % of its lowest validation loss, once its learning rate and decay are known."
     ]
 
 
