@@ -1,6 +1,7 @@
 """Students of a teacher: moments, certificates, floors, the ledger, and the command."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,3 +249,15 @@ def test_page_and_figures_are_made_of_results_alone(finished):
     prose = render(results | {"text": "prose", "missing": {"head": ["simplex"]}}, {})
     assert "not MRPC" in prose and "Not run yet, one head, whole sequence: simplex" in prose
     plt.close("all")
+
+
+@pytest.mark.parametrize("name", ["teacher", "teacher-mpnet"])
+def test_the_committed_page_is_that_of_the_committed_results(name):
+    from convexformer.experiments.teacher_page import CAPTIONS, render
+
+    root = Path(__file__).parents[2]
+    results = json.loads((root / "benchmarks" / name / "results.json").read_text())
+    links = {part: f"figures/{name}-{part}.png" for part in CAPTIONS}
+    drawn = {part: link for part, link in links.items() if (root / "docs" / link).exists()}
+    assert (root / "docs" / f"{name}.md").read_text() == render(results, drawn)
+    assert all(row.get("relative_gap", 0) <= 1e-4 for row in results["rows"])
