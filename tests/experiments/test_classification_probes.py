@@ -1,6 +1,7 @@
 """Probes of paraphrases: matches, features of pairs, and a run on a small encoder."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,3 +73,10 @@ def test_probes_see_what_is_there(pairs, encoder, tmp_path, monkeypatch):
 def test_sentences_without_labels_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="have no labels"):
         probes.run(prose(), tmp_path)
+
+
+def test_the_committed_page_is_that_of_the_committed_results():
+    root = Path(__file__).parents[2]
+    results = json.loads((root / "benchmarks" / "paraphrase" / "results.json").read_text())
+    assert (root / "docs" / "paraphrase.md").read_text() == render(results)
+    assert results["text"] == "MRPC" and len(results["rows"]) == len(probes.PROBES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .paraphrase_data import TOKENS
 from .records import Record, environment_line, table
 
 PAGE = """\
@@ -59,11 +60,12 @@ def findings(results: Record) -> list[str]:
     ours = rows["convex"]
     best = max(results["rows"], key=lambda row: row["test"]["accuracy"])
     error = (ours["test"]["accuracy"] * (1 - ours["test"]["accuracy"]) / results["sizes"][2]) ** 0.5
-    ahead = sum(ours["test"]["accuracy"] > row["test"]["accuracy"] for row in rows.values())
+    reached = {name: row["test"]["accuracy"] for name, row in rows.items()}
+    level = sum(accuracy >= max(reached.values()) - error for accuracy in reached.values())
     return [
-        f"Convex attention is ahead of {ahead} of {len(rows) - 1} other probes; the best is "
-        f"{best['label']} with {best['test']['accuracy']:.1%}. The standard error of an accuracy "
-        f"is {error:.1%}.",
-        f"It uses {len(ours['tokens'])} tokens, the most important ones first: "
-        f"{', '.join(ours['tokens'][:5])}.",
+        f"Convex attention reaches {reached['convex']:.1%}, the best, {best['label']}, "
+        f"{best['test']['accuracy']:.1%}. The standard error of an accuracy is {error:.1%}: "
+        f"{level} of {len(rows)} probes are within one of the best, and cannot be told apart.",
+        f"Convex attention uses {len(ours['tokens'])} of {len(TOKENS)} tokens, the most important "
+        f"ones first: {'; '.join(ours['tokens'][:5])}.",
     ]
