@@ -126,7 +126,7 @@ FIGURES = {
     ),
     "bars": (
         "Steps to 99 %, and from fitting to generalising",
-        "Bars are medians, dots seeds; who is not there has no seed in the median that got there.",
+        "Bars are medians, dots seeds; contestants whose median seed is not at 99 % are left out.",
     ),
     "ablations": (
         "Steps to 99 % of each ablation",
