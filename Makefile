@@ -54,10 +54,10 @@ maps: encoder  ## What do students of a head look at? Resumes, about 5 minutes
 drop-in: $(DEV)  ## Put the gated layer in a transformer's place; resumes, about 20 minutes
 	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce drop-in --out benchmarks/drop_in --page docs/drop-in.md
 
-grokking: $(DEV)  ## Who learns modular division how soon, and why; resumes, about 3 hours
+grokking: $(DEV)  ## Who learns modular division how soon, and why; resumes, about 4 hours
 	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce grokking --modulus 97 15 --out benchmarks/grokking --page docs/grokking.md
 
-grokking-quick: $(DEV)  ## A gated layer learns division modulo 97, three seeds; about a minute
+grokking-quick: $(DEV)  ## A gated layer learns division modulo 97, three splits; about a minute
 	@folder=$$(mktemp -d) && OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce grokking --quick --out $$folder && rm -r $$folder
 
 teacher: encoder  ## Students of a real encoder's attention; resumes, about 40 minutes
