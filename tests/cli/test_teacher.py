@@ -32,3 +32,10 @@ def test_a_folder_without_mrpc_is_told_in_one_line(run, tmp_path):
     words = ("--mrpc", tmp_path / "nowhere", "--out", tmp_path / "out")
     stderr = run("reproduce", "teacher", *words, code=2).stderr
     assert "has no msr_paraphrase_train.txt" in stderr and stderr.count("\n") == 1
+
+
+def test_options_that_a_quick_run_does_not_have(run, tmp_path):
+    for words in (("--few",), ("--page", tmp_path / "page.md"), ("--max-minutes", 1)):
+        options = ("reproduce", "teacher", "--quick", *words, "--out", tmp_path)
+        assert "leave --few, --page and --max-minutes out" in run(*options, code=2).stderr
+    assert not list(tmp_path.iterdir())
