@@ -240,12 +240,17 @@ def _size(row: Record) -> str:
 
 def _ablation_table(results: Record) -> str:
     rows = [
-        [row["name"], _steps(row), f"{row['reached']} of {row['seeds']}", _size(row), _zeros(row)]
+        [row["name"], _steps(row), f"{row['reached']} of {row['seeds']}", _stay(row)]
+        + [_size(row), _zeros(row)]
         for row in results["rows"]
         if row["study"] == "ablation"
     ]
-    header = ["the gated layer", "steps to 99 %", "seeds at 99 %", "parameters", "groups at zero"]
-    return table(header, rows)
+    header = ["the gated layer", "steps to 99 %", "seeds at 99 %", "stay 250 steps"]
+    return table([*header, "parameters", "groups at zero"], rows)
+
+
+def _stay(row: Record) -> str:
+    return f"{sum(step is not None for step in row['all_settled'])} of {row['seeds']}"
 
 
 def _zeros(row: Record) -> str:
