@@ -98,11 +98,12 @@ references, made for such tables.
 All but those with Power et al.'s recipe are tuned by the same rule: learning rates {rates} at decay
 1; decays {decays} (for the group lasso its strengths, {betas}) at the best of these; and the
 learning rates again at the best decay. They are tried on a tenth of the training half, with weights
-and batches of a seed of their own, so that the test half is never looked at. What counts is the
+and batches of a seed of their own; the test half has no part in the choice. What counts is the
 step from which accuracy stays at 99 % for 250 steps. Recipes are given up after {tuning_steps:,}
 steps, or once they can no longer be the first. The three that settle first are tried under a second
-seed, and the one whose later time is the earliest is chosen: under one seed the MLP's search had
-ended at a recipe that failed under others. {shorter} For Grokfast, {filters} are then tried.
+seed, and the one whose later time is the earliest is chosen. This rule came with test results in
+view: under one seed the MLP's search had ended at a recipe that failed in the contest. {shorter}
+For Grokfast, {filters} are then tried.
 For all alike the gradient is clipped at 0.25 and weights are averaged (0.95), save with Power et
 al.'s recipe; AdamW's betas are 0.9 and 0.98, warm-up takes 10 steps, batches are of 512.
 
