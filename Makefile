@@ -63,7 +63,7 @@ grokking-quick: $(DEV)  ## A gated layer learns division modulo 97, three splits
 teacher: encoder  ## Students of a real encoder's attention; resumes, about 40 minutes
 	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce teacher --out benchmarks/teacher --page docs/teacher.md
 
-teacher-quick: encoder  ## Six of these students on all 384 channels; about 3 minutes
+teacher-quick: encoder  ## Six of these students on all 384 channels; about 4 minutes
 	@folder=$$(mktemp -d) && $(BIN)/convexformer reproduce teacher --quick --out $$folder && rm -r $$folder
 
 teacher-mpnet: mpnet  ## Some of these students, of all-mpnet-base-v2; resumes, about 15 minutes
@@ -80,7 +80,8 @@ VENVS  := benchmarks/.venvs
 PEERS  := $(VENVS)/.installed-peers
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
-# FACTOR: time a peer may take, over ours; the committed results were made with 12, in hours.
+# FACTOR: time a peer may take, over ours; the committed results were made with 12,
+# with 25 where twenty times was asked and 5 for paths, in hours.
 FACTOR ?= 2.5
 bench: $(DEV) $(PEERS)  ## Race every peer to the same gap; FRESH=--fresh measures anew, half an hour
 	$(BENCH).check

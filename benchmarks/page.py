@@ -27,7 +27,7 @@ coefficients by code that is nobody's solver. A cell is won by the shortest time
   `make bench-large`: wall time, two threads). Peers get the memory layout they like best for
   nothing; ours pays for building its problem. Median of interleaved repetitions, with their range.
 - **Settings** of peers are swept from loose to tight; the fastest run that meets the gap counts,
-  and all are in the results. A peer's run may take 12 times as long as ours, within bounds
+  and all are in the results. A peer's run may take several times as long as ours, within bounds
   (the column *limit*); none begins once a sweep has taken 1.3 times that.
 - **First call**: the same in a fresh process, beside the time of importing.
 - **By value**: some runs have an objective within the gap of the optimum while their residuals do

@@ -32,8 +32,8 @@ def verdicts(results):
 def test_page_and_figures_in_the_docs_are_made_from_the_stored_results(stored):
     matplotlib.use("Agg")
     figures = draw_all(stored)
-    assert {"mod97", "bars"} <= set(figures) <= set(FIGURES)
-    assert min(len(ax.lines) for ax in figures["mod97"].axes) >= 2
+    assert {"mod97", "bars", "ablations"} <= set(figures) <= set(FIGURES)
+    assert min(len(ax.lines) for ax in figures["mod97"].axes) >= 3
     plt.close("all")
     links = {name: f"figures/grokking-{name}.png" for name in figures}
     assert (ROOT / "docs/grokking.md").read_text() == render(stored, links)

@@ -81,20 +81,16 @@ def _solve(
         init = shared.solve(problem, beta, tol, clock, init, work)
         if init.converged or clock.expired:
             return init
-    # At beta_max and above nothing is used; outputs one by one would differ from it by rounding.
-    if problem.separable and problem.n_outputs > 1 and beta < problem.beta_max:
-        Z, b = _solve_outputs(problem, beta, tol, clock, init, method, work)
-    elif (
-        problem.loss.quadratic
-        and not problem.separable
-        and problem.n_outputs >= MANY_OUTPUTS
-        and beta < problem.beta_max
-    ):
-        Z, b = _solve_rotated(problem, beta, tol, clock, init, method, work)
-    elif problem.has_two_classes and beta < problem.beta_max:
-        Z, b = _solve_two_classes(problem, beta, tol, clock, init, method, work)
+    # At beta_max and above nothing is used; other outputs would differ from it by rounding.
+    if beta >= problem.beta_max:
+        way = _solve_one
+    elif problem.separable and problem.n_outputs > 1:
+        way = _solve_outputs
+    elif problem.loss.quadratic and problem.n_outputs >= MANY_OUTPUTS:
+        way = _solve_rotated
     else:
-        Z, b = _solve_one(problem, beta, tol, clock, init, method, work)
+        way = _solve_two_classes if problem.has_two_classes else _solve_one
+    Z, b = way(problem, beta, tol, clock, init, method, work)
     certificate = problem.certificate(Z, b, beta)
     converged = certificate.relative_gap <= tol
     return Solution(Z, b, certificate, converged, clock.n_iter, clock.trace)
