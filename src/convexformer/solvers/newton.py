@@ -43,12 +43,13 @@ def minimise(
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         worth = at.primal(problem, stage)
         floor, target = floor * worth, max(floor, 0.05 * stage_gap) * worth
-        for tighter in (1.0, 1e-2, 1e-4):
+        for tighter in (1.0, 1e-2, 1e-4)[int(precise) :]:
             working = _working_set(problem, stage, at.Z, point)
             model = SecondOrderModel(
                 problem, stage, working, at, point, damping, precise, work, clock.late
             )
-            found, t = _search(problem, stage, at, model.minimiser(tighter * target, floor), point)
+            Z = model.minimiser(tighter * target, tighter * floor)
+            found, t = _search(problem, stage, at, Z, point)
             if found is not None or clock.late():
                 break
             damping, precise = 1.0, True
