@@ -18,7 +18,7 @@ from convexformer.problem import (
     TokenDesign,
     TokenOutput,
 )
-from convexformer.solvers import Solution, TracePoint, path_betas, solve, solve_path
+from convexformer.solvers import Solution, TracePoint, newton, path_betas, solve, solve_path
 
 NAMES = list(LOSSES)
 METHODS = ["auto", "newton", "proximal"]
@@ -65,6 +65,24 @@ def test_newton_needs_few_iterations():
     newton = solve(problem, beta, method="newton")
     proximal = solve(problem, beta, method="proximal", max_iter=50_000)
     assert newton.converged and newton.n_iter < 100 < proximal.n_iter
+
+
+def test_a_step_that_fails_is_tried_again_more_exactly(monkeypatch):
+    asked, search, model = [], newton._search, newton.SecondOrderModel
+
+    def recorded(self, target, floor):
+        asked.append((target, floor))
+        return minimiser(self, target, floor)
+
+    minimiser = model.minimiser
+    monkeypatch.setattr(model, "minimiser", recorded)
+    monkeypatch.setattr(
+        newton, "_search", lambda *args: (None, 0.0) if len(asked) < 3 else search(*args)
+    )
+    problem = hard()
+    assert solve(problem, 0.1 * problem.beta_max, method="newton").converged
+    for first, second in itertools.pairwise(asked[:3]):
+        np.testing.assert_allclose(second, np.multiply(first, 0.01))
 
 
 def test_unknown_method_is_refused():
