@@ -21,6 +21,8 @@ FEW_BYTES = 1 << 22  # where blocks are only read on the way to another array
 CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been written
 FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has a few groups
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
+FEW_COLUMNS = 3  # that BLAS multiplies with faster one by one
+WIDE = 4096  # columns from which a product with their transpose is slow
 
 
 class Design(ABC):
@@ -90,13 +92,13 @@ class Design(ABC):
     def _predict(self, Z: Array, groups: Groups) -> Array:
         F = np.zeros((self.n_samples, Z.shape[2]))
         for rows, part, A in self._tiles(groups, Z.shape[2]):
-            F[rows] += A @ Z[part].reshape(-1, Z.shape[2])
+            F[rows] += product(A, Z[part].reshape(-1, Z.shape[2]))
         return F
 
     def _correlate(self, V: Array, groups: Groups) -> Array:
         M = np.zeros((len(groups), self.dim, V.shape[1]))
         for rows, part, A in self._tiles(groups, V.shape[1]):
-            M[part] += (A.T @ V[rows]).reshape(-1, self.dim, V.shape[1])
+            M[part] += transposed_product(A, V[rows]).reshape(-1, self.dim, V.shape[1])
         return M
 
     def is_noise(self, M: Array, V: Array) -> bool:
@@ -227,6 +229,22 @@ class Design(ABC):
                 yield rows, part, self.gather(rows, groups[part])
 
 
+def product(A: NDArray, Z: NDArray) -> NDArray:
+    """``A Z``, the fastest way: for a few columns of Z that is one by one."""
+    if 1 < Z.shape[1] <= FEW_COLUMNS:
+        return np.stack([A @ z for z in np.ascontiguousarray(Z.T)], axis=1)
+    return np.asarray(A @ Z)
+
+
+def transposed_product(A: NDArray, V: NDArray) -> NDArray:
+    """``A' V``, the fastest way."""
+    if 1 < V.shape[1] <= FEW_COLUMNS:
+        return np.stack([v @ A for v in np.ascontiguousarray(V.T)], axis=1)
+    if V.shape[1] > 1 and A.shape[1] >= WIDE:
+        return np.ascontiguousarray((V.T @ A).T)
+    return np.asarray(A.T @ V)
+
+
 class TokenDesign(Design):
     r"""Scores :math:`F_i = \sum_k X_{ik} Z_k` of a dense array of tokens.
 
@@ -273,19 +291,25 @@ class TokenDesign(Design):
     def _predict_all(self, Z: Array) -> Array:
         if not self._is_plain:
             return self._predict(Z, np.arange(self.n_groups))
-        return np.asarray(self.X.reshape(self.n_samples, -1) @ Z.reshape(-1, Z.shape[2]))
+        return product(self.X.reshape(self.n_samples, -1), Z.reshape(-1, Z.shape[2]))
 
     def _correlate_all(self, V: Array) -> Array:
         if not self._is_plain:
             return self._correlate(V, np.arange(self.n_groups))
-        return np.asarray(self.X.reshape(self.n_samples, -1).T @ V).reshape(*self.X.shape[1:], -1)
+        M = transposed_product(self.X.reshape(self.n_samples, -1), V)
+        return M.reshape(*self.X.shape[1:], -1)
 
     def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
-        if not (self._is_plain and self.prefers_all(groups)):
+        if not self._is_plain:
             return super().contributions(groups, G, center)
-        scattered = np.zeros((self.n_groups, self.dim))
-        scattered[groups] = G
-        U = np.einsum("ikd,kd->ik", self.X, scattered)[:, groups]  # no copy of X
+        if 2 * len(groups) > self.n_groups:  # either way no copy of X
+            scattered = np.zeros((self.n_groups, self.dim))
+            scattered[groups] = G
+            U = np.einsum("ikd,kd->ik", self.X, scattered)[:, groups]
+        else:
+            U = np.empty((self.n_samples, len(groups)))
+            for column, (k, g) in enumerate(zip(groups.tolist(), G, strict=True)):
+                U[:, column] = self.X[:, k] @ g
         return U if center is None else U - np.sum(center[groups] * G, axis=1)
 
     def whole(self, groups: Groups, dtype: type) -> NDArray:

@@ -16,7 +16,17 @@ from scipy.linalg import cholesky
 
 from ..problem.designs import Groups
 from .machine import MEMORY_SPEED, SPEED32
-from .systems import Array, Cells, State, System, half, project, refined_solve, unit_of
+from .systems import (
+    Array,
+    Cells,
+    State,
+    System,
+    half,
+    project,
+    project_both,
+    refined_solve,
+    unit_of,
+)
 from .workspace import Columns, Kernels
 
 STEP = 3  # products that cost as much as the rest of a step
@@ -130,7 +140,7 @@ class NearKernelSystem(System):
         T *= root.T
         if not self.balanced:
             unit = np.asarray(self.unit).astype(K.dtype)
-            T = project(project(T, unit).T, unit)
+            T = project_both(T, unit)
         T[np.diag_indices_from(T)] += 1.0
         self.L = cholesky(T, lower=True, overwrite_a=True, check_finite=False)
 

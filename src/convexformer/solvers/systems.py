@@ -156,7 +156,7 @@ class KernelSystem(System):
     def solve(self, eta: Array, accuracy: float) -> State:
         scaled = eta / self.beta
         K = self.kernels.exact(self.groups, scaled)
-        T = project(project(self.root * K * self.root.T, self.unit).T, self.unit)
+        T = project_both(self.root * K * self.root.T, self.unit)
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, check_finite=False)
         right = project(self.root * (self.F0 - K @ self.R), self.unit)
@@ -232,8 +232,7 @@ class JointKernelSystem(System):
         scaled = by_output / self.beta
         outputs = [0] if self.n_cells == 1 else range(c)
         K = [self.kernels.exact(self.groups, scaled[:, j]) for j in outputs]
-        T = self._bent(K)
-        T = project(project(T, self.unit).T, self.unit)
+        T = project_both(self._bent(K), self.unit)
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, check_finite=False)
         moved = np.stack([K[j % len(K)] @ self.R[:, j] for j in range(c)], axis=1)
@@ -287,7 +286,7 @@ class OutlierSystem(System):
         tokens, samples = eta[: len(self.groups)], eta[self.samples]
         K = self.kernels.exact(self.groups, tokens / self.beta)
         K[np.diag_indices_from(K)] += samples / self.beta
-        T = project(project(self.root * K * self.root.T, self.unit).T, self.unit)
+        T = project_both(self.root * K * self.root.T, self.unit)
         T[np.diag_indices_from(T)] += 1.0
         L = cholesky(T, lower=True, check_finite=False)
         q, _ = refined_solve(lambda u: T @ u, L, self.right, accuracy)
@@ -372,6 +371,15 @@ def unit_of(root: Array) -> Array | None:
 def project(U: Array, unit: Array | None) -> Array:
     """Take the directions of the intercept out of the columns of `U`."""
     return U if unit is None else U - unit @ (unit.T @ U)
+
+
+def project_both(T: NDArray, unit: NDArray | None) -> NDArray:
+    """The same on both sides of a symmetric `T`, in place."""
+    if unit is not None:
+        H = T @ unit
+        H -= 0.5 * unit @ (unit.T @ H)
+        T -= np.hstack([unit, H]) @ np.hstack([H, unit]).T
+    return T
 
 
 def _complement(s: Array) -> Array:

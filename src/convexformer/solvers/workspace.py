@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Design, Problem
-from ..problem.designs import Groups, row_slices
+from ..problem.designs import Groups, product, row_slices, transposed_product
 from .blocks import Axes
 from .machine import CACHE
 
@@ -56,7 +56,7 @@ class LowPrecision:
         """``sum_k A_k Z_k`` of ``Z (groups, d, c)``, zero but where `used`."""
         Z = Z.reshape(-1, Z.shape[2])
         Z32, size = _float32(Z)
-        F = sum(self.A[:, run] @ Z32[run] for run in self._runs(used))
+        F = sum(product(self.A[:, run], Z32[run]) for run in self._runs(used))
         F = (self.unit * size) * np.asarray(F, dtype=np.float64)
         return F if self.offset is None else F + self.offset @ Z
 
@@ -65,7 +65,7 @@ class LowPrecision:
         V32, size = _float32(V)
         M: Array = np.zeros((self.A.shape[1], V.shape[1]))
         for run in self._runs(used):
-            M[run] = self.A[:, run].T @ V32
+            M[run] = transposed_product(self.A[:, run], V32)
         M *= self.unit * size
         if self.offset is not None:
             M += self.offset[:, None] * V.sum(axis=0)
