@@ -120,6 +120,17 @@ def test_the_same_text_is_in_one_part_only(tmp_path, monkeypatch):
     assert len({i % 30 for part in parts for i in part}) == 30
 
 
+def test_texts_shorter_than_the_window(recwarn):
+    """A text of 5 tokens has none 8 before a target; it counts for the places that it has."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(12) < rng.integers(1, 13, size=(60, 1))
+    source = np.maximum(0, np.arange(12) - 1)  # the token before, where there is one
+    maps = np.broadcast_to(np.eye(12)[source], (60, 1, 12, 12))
+    found = probe(ArrayActivations(rng.normal(size=(60, 12, 1, 3)), maps, mask))
+    assert found.heads[0].offset == found.heads[0].model_offset == "-1"
+    assert found.heads[0].names[0] == "-8" and found.heads[0].share > 0.7
+
+
 def test_a_path_ends_when_validation_errors_rise(tmp_path):
     """Few texts of many channels: weaker penalties only fit noise, and are not tried."""
     half = heads.mixed((0.5, heads.at_offset(2)), (0.5, heads.content))

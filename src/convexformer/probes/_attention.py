@@ -44,7 +44,7 @@ def mean_attention(
             total[:, k] += A[:, :, flagged].sum(axis=(1, 2), dtype=np.float64)
             count[k] += n
         for k, offset in enumerate(window):
-            plain = ~landmark[max(0, offset) : n + min(0, offset)]  # sources of this offset
+            plain = ~landmark[max(0, offset) : max(0, n + min(0, offset))]  # sources of this offset
             along = np.diagonal(A, offset, axis1=1, axis2=2)[:, plain]
             total[:, k] += along.sum(axis=1, dtype=np.float64)
             count[k] += np.count_nonzero(plain)
