@@ -1,5 +1,6 @@
 """What is extracted is what the model computes, whole, and the same after an interruption."""
 
+import copy
 import os
 import random
 import signal
@@ -392,6 +393,36 @@ def test_maps_that_a_model_does_not_show(texts, tmp_path):
 
 
 _SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def test_special_tokens_need_room(bert, tmp_path):
+    """They are not cut, so that a text would have more tokens than were asked for."""
+    cut = {"truncate": True, "out": tmp_path}
+    with pytest.raises(ValueError, match=r"max_length is 2, but 2 tokens .* allow 3 at least"):
+        extract(bert, ["the cat"], LAYER, max_length=2, **cut)
+    with pytest.raises(ValueError, match="allow 4 at least"):
+        extract(bert, [("the cat", "a dog")], LAYER, max_length=3, **cut)
+    assert extract(bert, ["the cat"], LAYER, max_length=3, **cut).lengths.tolist() == [3]
+
+
+@pytest.mark.parametrize("family", ["roberta", "mpnet"])
+def test_positions_that_count_from_padding(family, tmp_path):
+    """The table has rows for padding and for what comes before it, which no token may use."""
+    sizes = FAMILIES[family] | {"max_position_embeddings": 12, "pad_token_id": 1}
+    config = transformers.AutoConfig.for_model(family, **sizes)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    pair = model, make_tokenizer(types=False)
+    with pytest.raises(ValueError, match=r"texts\[0\] has 11 tokens, more than 10"):
+        extract(pair, ["cat " * 9], 1, tmp_path)
+    assert extract(pair, ["cat " * 8], 1, tmp_path).lengths.tolist() == [10]
+
+
+def test_a_model_that_computes_nan(bert, texts, tmp_path):
+    broken = copy.deepcopy(bert[0])
+    with torch.no_grad():
+        broken.encoder.layer[0].output.dense.weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="what the layer reads has NaN"):
+        extract((broken, bert[1]), texts, LAYER, tmp_path)
 
 
 def test_numbers_beyond_float16(bert, texts, tmp_path):

@@ -37,6 +37,8 @@ NO_MAPS = (
     "neither maps nor values."
 )
 
+NOT_FINITE = "what the layer reads has NaN or infinity; check the model's weights and precision."
+
 Array = NDArray[np.floating]
 Heard = dict[Any, Any]  # by kind, or by module
 Layout = Callable[[Any, int], Any]
@@ -159,7 +161,7 @@ class Listener:
 
     def _packed(self, kind: str, heard: Heard, mask: NDArray[np.bool_]) -> Array:
         if kind not in heard:
-            raise ValueError(NO_MAPS)
+            raise ValueError(_why_no_maps(heard))
         value = heard[kind].float().cpu().numpy()
         if kind == "maps":  # (B, heads, n, n)
             sizes = mask.sum(axis=1)
@@ -220,6 +222,11 @@ def _is_map(part: Any, n_heads: int) -> bool:
     return bool((first >= 0).all() and (abs(first.sum(dim=-1) - 1) < 1e-2).all())
 
 
+def _why_no_maps(heard: Heard) -> str:
+    """Maps of NaN are not known as maps, and the model's way to attend is not to blame."""
+    return NO_MAPS if bool(heard["inputs"].isfinite().all()) else NOT_FINITE
+
+
 # Values -----------------------------------------------------------------------------------------
 
 
@@ -248,7 +255,7 @@ def _third_of_each(written: Any, n_heads: int) -> Any:
 def _find_values(heard: Heard, n_heads: int) -> tuple[Any, Layout]:
     """The module that makes values, and how: heads are attention times values, which tells."""
     if "maps" not in heard:
-        raise ValueError(NO_MAPS)
+        raise ValueError(_why_no_maps(heard))
     heads = _each(heard["heads"], n_heads)  # (B, n, heads, head_dim)
     size = heads.shape[-1]
     layouts = (partial(_grouped, size=size), partial(_tail, size=size), _third_of_each)

