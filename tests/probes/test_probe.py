@@ -174,6 +174,26 @@ def test_arrays_that_do_not_fit():
         ArrayActivations(values, maps, mask=np.array([[0, 1, 1, 1]] * 3))
 
 
+def test_arrays_with_nan_are_named_and_padding_may_hold_anything():
+    values, maps = np.zeros((3, 4, 2, 5)), np.zeros((3, 2, 4, 4))
+    values[1, 3] = maps[2, :, :, 3] = np.nan
+    with pytest.raises(ValueError, match="values of text 1 have NaN"):
+        ArrayActivations(values, maps)
+    with pytest.raises(ValueError, match="maps of text 2 have NaN"):
+        ArrayActivations(np.zeros_like(values), maps)
+    ArrayActivations(values, maps, mask=np.arange(4) < np.full((3, 1), 3))
+    with pytest.raises(ValueError, match="values are empty"):
+        ArrayActivations(values[:0], maps[:0])
+
+
+def test_arrays_that_are_the_same_text_are_in_one_part_only():
+    rng = np.random.default_rng(0)
+    values, maps = rng.normal(size=(30, 5, 1, 2)), rng.dirichlet(np.ones(5), size=(30, 1, 5))
+    doubled = ArrayActivations(np.tile(values, (2, 1, 1, 1)), np.tile(maps, (2, 1, 1, 1)))
+    parts = _probe._split(doubled, 1000, seed=0)
+    assert len({i % 30 for part in parts for i in part}) == sum(map(len, parts)) == 30
+
+
 def test_what_cannot_be_probed(tmp_path):
     with pytest.raises(ValueError, match=r"20 different texts at least.*got 12"):
         probe(heads.write(tmp_path / "few", [heads.first], n_texts=12))

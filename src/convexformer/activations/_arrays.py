@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -50,6 +52,8 @@ class ArrayActivations:
             raise ValueError(
                 f"values must have shape (texts, tokens, heads, channels), got {self.values.shape}."
             )
+        if not self.values.size:
+            raise ValueError(f"values are empty: their shape is {self.values.shape}.")
         N, n, self.n_heads, self.head_dim = self.values.shape
         if self.maps.shape != (N, self.n_heads, n, n):
             raise ValueError(
@@ -61,15 +65,27 @@ class ArrayActivations:
             raise ValueError(f"mask must have shape {(N, n)}, with real tokens before padding.")
         self.model, self.folder = name, name
         self.lengths: NDArray[np.intp] = real.sum(axis=1)
+        self._check_finite()
         identity = np.eye(self.head_dim, dtype=np.float32)
         self.projection = np.stack([identity] * self.n_heads), np.zeros(self.head_dim)
+
+    def _check_finite(self) -> None:
+        """Raise for NaN or infinity at real tokens; padding may hold anything."""
+        for i, n in enumerate(self.lengths):
+            for kind, part in (("values", self.values[i, :n]), ("maps", self.maps[i, :, :n, :n])):
+                if not np.all(np.isfinite(part)):
+                    raise ValueError(f"{kind} of text {i} have NaN or infinity at real tokens.")
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def tokens(self, i: int) -> list[str]:
-        """Names of the tokens of text i: no two texts are the same."""
-        return [f"{i}.{t}" for t in range(self.lengths[i])]
+        """Names of the tokens of text i: the same for texts with the same values and maps."""
+        n = int(self.lengths[i])
+        parts = (self.values[i, :n], self.maps[i, :, :n, :n])
+        content = b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+        name = hashlib.sha256(content).hexdigest()[:16]
+        return [f"{name}.{t}" for t in range(n)]
 
     def segments(self, i: int) -> NDArray[np.int8]:
         """Segments of text i: no token is special."""
