@@ -54,6 +54,9 @@ def test_errors_are_one_line(run, bert, texts, tmp_path):
     run("extract", bert, long, "--layer", 0, "--out", tmp_path / "cut", "--truncate")
     assert "holds another extraction" in error(bert, texts, "--layer", 0, where=tmp_path / "cut")
     run("extract", bert, texts, "--layer", 0, "--out", tmp_path / "cut", "--force")
+    assert "long.txt is a file; give the name of a folder" in error(
+        bert, texts, "--layer", 0, where=long
+    )
     empty = tmp_path / "empty.txt"
     empty.touch()
     assert "is empty" in error(bert, empty, "--layer", 0)

@@ -52,6 +52,22 @@ def test_from_a_model_and_texts(run, run_json, tmp_path):
     assert "line 38 has 32 tokens" in run("probe", model, texts, "--layer", 2, code=2).stderr
 
 
+def test_after_an_interruption_nothing_is_promised_that_is_not_kept(run, tmp_path, monkeypatch):
+    from convexformer.cli import _probe
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_probe, "run_extraction", interrupt)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"text {number}\n" for number in range(20)))
+    told = run("probe", "minilm", texts, "--layer", 0, code=130).stderr
+    assert "nothing is kept without --out" in told
+    kept = tmp_path / "kept"
+    told = run("probe", "minilm", texts, "--layer", 0, "--out", kept, code=130).stderr
+    assert f"kept in {kept}: run again" in told.replace("\n", "")
+
+
 def test_errors_are_one_line(run, activations, tmp_path):
     def error(*arguments):
         told = run("probe", *arguments, code=2).stderr

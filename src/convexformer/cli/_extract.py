@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import STYLES, InputError, check_directory, emit, err, friendly, out
+from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
 
 
 class Kind(StrEnum):
@@ -81,7 +81,7 @@ def extract(
     from convexformer.activations import KINDS, read_texts
 
     read = dict(enumerate(read_texts(texts), start=1))  # by line: none is blank
-    check_directory(folder if folder.is_dir() else folder.parent)
+    check_folder(folder, (), force=True)
     start = time.perf_counter()
     worked = False
     with running(folder) as advance:
@@ -139,8 +139,8 @@ def run_extraction(model: str, texts: dict[int, Any], *args: Any, **kwargs: Any)
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr with the time left; after Ctrl-C a word on how to go on."""
+def running(folder: Path | None) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr with the time left; after Ctrl-C a word on how to go on, if one can."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -162,7 +162,9 @@ def running(folder: Path) -> Iterator[Callable[[int, int], None]]:
             )
         except KeyboardInterrupt:
             bar.stop()
-            words = f"stopped; finished files are kept in {folder}: run again to go on"
+            words = "stopped; nothing is kept without --out"
+            if folder is not None:
+                words = f"stopped; finished files are kept in {folder}: run again to go on"
             console.print(words, style=STYLES["warn"], soft_wrap=True)
             raise typer.Exit(130) from None
 

@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_directory, emit, err, friendly, out, warned
+from ._console import InputError, check_folder, emit, err, friendly, out, warned
 from ._explain import _check_figure
 from ._extract import MaxLength, Truncate, run_extraction, running
 from ._figures import headless, save
@@ -88,9 +88,12 @@ def probe(
     elif texts is None or layer is None:
         raise InputError(f"to probe the model {model}, give TEXTS and --layer as well.")
     else:
-        options = {"max_length": max_length, "truncate": truncate, "overwrite": force}
+        options: dict[str, Any] = {"max_length": max_length, "truncate": truncate}
+        options |= {"overwrite": force, "keep": KEEP}
+        read = _texts(texts, max_texts, seed)
         with _folder(folder) as place:
-            _extract(model, _texts(texts, max_texts, seed), layer, place, options)
+            with running(folder) as report:
+                run_extraction(model, read, layer, place, report=report, **options)
             result = _run(place, settings)
     if figure is not None:
         headless()
@@ -129,7 +132,7 @@ def _read(file: Path) -> LayerProbe:
 def _folder(kept: Path | None) -> Iterator[Path]:
     """Where activations go; removed afterwards unless they are to be kept."""
     if kept is not None:
-        check_directory(kept if kept.is_dir() else kept.parent)
+        check_folder(kept, (), force=True)
         yield kept
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -147,13 +150,6 @@ def _texts(file: Path, most: int, seed: int) -> dict[int, Any]:
     if len(texts) > most:
         texts = {line: texts[line] for line in sorted(random.Random(seed).sample([*texts], most))}
     return texts
-
-
-def _extract(
-    model: str, texts: dict[int, Any], layer: int, folder: Path, options: dict[str, Any]
-) -> None:
-    with running(folder) as report:
-        run_extraction(model, texts, layer, folder, keep=KEEP, report=report, **options)
 
 
 def _run(folder: Path, settings: dict[str, Any]) -> LayerProbe:
