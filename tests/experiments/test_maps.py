@@ -1,5 +1,7 @@
 """Students of heads: what looks at content learns content, and every map is compared."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,15 @@ def results(tmp_path_factory):
     assert (folder / "softmax.json").stat().st_mtime_ns == kept
     assert again["shares"] == first["shares"] and again["likeness"] == first["likeness"]
     return again
+
+
+def test_jobs_of_another_text_are_not_mixed_in():
+    """MRPC may be named between two runs: what was learnt from prose is then done again."""
+    settings = maps.Settings(**SMALL)
+    job = {"settings": asdict(settings), "text": "prose"}
+    assert maps._is_of(job, settings, "prose")
+    assert not maps._is_of(job, settings, "MRPC")
+    assert not maps._is_of(job, maps.Settings(), "prose")
 
 
 def test_every_map_is_compared(results):

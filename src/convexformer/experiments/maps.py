@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..activations import Activations, extract
-from ..datasets import sentence_pairs
+from ..datasets import SentencePairs, sentence_pairs
 from ..probes._maps import contribution_map, likeness, norm_map, pair_coefficients
 from ..probes._probe import BETAS, _axes, _split, _Texts
 from ..probes._static import fit_static, share
@@ -61,13 +61,14 @@ def run(folder: Path, settings: Settings, report: Report | None = None) -> Recor
     folder.mkdir(parents=True, exist_ok=True)
     tell = report or (lambda done, what: None)
     jobs = ("softmax", "undertrained", "simplex", "convex")
+    pairs = sentence_pairs()
     lecture: _Lecture | None = None
     for number, job in enumerate(jobs):
         tell(number, job)
         file = folder / f"{job}.json"
-        if file.exists() and json.loads(file.read_text())["settings"] == asdict(settings):
+        if file.exists() and _is_of(json.loads(file.read_text()), settings, pairs.name):
             continue
-        lecture = lecture or _Lecture(folder, settings)
+        lecture = lecture or _Lecture(folder, settings, pairs)
         replace(file, json.dumps(lecture.teach(job) | {"settings": asdict(settings)}) + "\n")
     found = {job: json.loads((folder / f"{job}.json").read_text()) for job in jobs}
     results = {
@@ -84,6 +85,11 @@ def run(folder: Path, settings: Settings, report: Report | None = None) -> Recor
     }
     replace(folder / "results.json", json.dumps(results) + "\n")
     return results
+
+
+def _is_of(job: Record, settings: Settings, text: str) -> bool:
+    """Whether a finished job has these settings, and learnt from this text."""
+    return bool(job["settings"] == asdict(settings) and job["text"] == text)
 
 
 def _examples(found: dict[str, Record]) -> list[Record]:
@@ -105,9 +111,8 @@ def _examples(found: dict[str, Record]) -> list[Record]:
 class _Lecture:
     """What all students share: texts, the split, and what teachers do on texts to test."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: Settings, pairs: SentencePairs) -> None:
         self.settings = settings
-        pairs = sentence_pairs()
         self.name = pairs.name
         sentences = list(dict.fromkeys(first for first, _ in pairs.train))[: settings.sentences]
         place = folder / "activations"
