@@ -8,10 +8,25 @@ import pytest
 from matplotlib import pyplot as plt
 from tests.small_models import WORDS, make_bert, save
 
-from convexformer.experiments import teacher
+from convexformer.experiments import teacher, teacher_page
 from convexformer.experiments.teacher_convex import ConvexStudent, fit
-from convexformer.experiments.teacher_data import Lesson, Lessons, Part, Task, Teacher, components
-from convexformer.experiments.teacher_jobs import TRAINED, Budget, floor, null_objective
+from convexformer.experiments.teacher_data import (
+    TARGETS,
+    Lesson,
+    Lessons,
+    Part,
+    Task,
+    Teacher,
+    components,
+)
+from convexformer.experiments.teacher_jobs import (
+    CERTIFIED,
+    LABELS,
+    TRAINED,
+    Budget,
+    floor,
+    null_objective,
+)
 from convexformer.experiments.teacher_moments import class_moments, text_moments
 from convexformer.experiments.teacher_students import converged, stalled, train
 from convexformer.problem.offsets import OffsetDesign, Offsets
@@ -194,6 +209,14 @@ def test_too_few_full_texts_are_an_error(encoder, mrpc, tmp_path):
         Lessons(Teacher(str(encoder), n_tokens=20), read(mrpc), tmp_path)
 
 
+def test_the_command_says_what_differs_from_the_usual():
+    words = "convexformer reproduce teacher"
+    assert teacher.command(Teacher(), teacher.STUDIES) == words
+    other = Teacher("other", layer=1, n_tokens=16)
+    told = teacher.command(other, teacher.FEW_STUDIES)
+    assert told == f"{words} --model other --layer 1 --tokens 16 --few"
+
+
 def short_studies():
     budget = Budget(steps=10, tuning_steps=5, seeds=2)
     task, names = Task("attention", 64, 4), ("linear", "offsets", "gated-8", "softmax-1")
@@ -249,6 +272,45 @@ def test_page_and_figures_are_made_of_results_alone(finished):
     prose = render(results | {"text": "prose", "missing": {"head": ["simplex"]}}, {})
     assert "not MRPC" in prose and "Not run yet, one head, whole sequence: simplex" in prose
     plt.close("all")
+
+
+def row(student, loss, curve=(1.0, 0.5), **more):
+    """A summary with what sentences are made of."""
+    kept = {"task": Task().key, "student": student, "convex": student in CERTIFIED}
+    losses = {f"{part}_loss": loss for part in ("train", "validation", "test")}
+    kept |= losses | {"test_error": None, "seconds": 1.0, "seconds_to_converge": 1.0}
+    return kept | {"lr": 1e-2, "decay": 1e-6, "curve": {"validation": list(curve)}} | more
+
+
+def told(*rows):
+    results = {"rows": list(rows), "labels": LABELS, "targets": TARGETS, "text": "prose"}
+    return " ".join(teacher_page.findings(results | {"missing": {}})), results
+
+
+def test_sentences_follow_the_numbers():
+    poor, convex = row("undertrained", 0.7), row("offsets", 0.4, relative_gap=1e-6)
+    words, _ = told(poor, convex, row("softmax-1", 0.5))
+    assert "67% of its distance to the best convex student" in words
+    assert "not of models" not in words and "All 1 convex students are certified" in words
+    assert "not of models" in told(poor, convex, row("softmax-1", 0.3))[0]
+    assert "0 of 1 convex students are certified" in told(row("offsets", 0.4, relative_gap=0.1))[0]
+
+
+def test_a_loss_that_still_falls_is_told():
+    convex, falling = row("offsets", 0.4), row("softmax-1", 0.5, np.geomspace(1, 0.5, 20))
+    words, _ = told(convex, falling)
+    assert "still falling when its steps were used up" in words and "Not converged" in words
+    steady = row("softmax-1", 0.5, [*np.geomspace(1, 0.5, 20), 0.5, 0.5, 0.5, 0.5])
+    words, results = told(convex, steady)
+    assert "falling" not in words and "Not converged" not in words
+    ends = teacher_page._ends(results)
+    assert "of 1 tuned students 1 chose its largest learning rate and 1 its smallest" in ends
+
+
+def test_the_best_is_chosen_on_validation():
+    lucky = row("linear", 0.4, test_loss=0.1)  # would win if tests chose
+    words, _ = told(lucky, row("offsets", 0.3), row("softmax-1", 0.2))
+    assert f"the best convex student is {LABELS['offsets']}" in words and "Convex loses" in words
 
 
 @pytest.mark.parametrize("name", ["teacher", "teacher-mpnet"])

@@ -142,6 +142,8 @@ def command(teacher: Teacher, studies: Iterable[Study]) -> str:
     words, usual = "convexformer reproduce teacher", Teacher()
     if (teacher.model, teacher.layer) != (usual.model, usual.layer):
         words += f" --model {teacher.model} --layer {teacher.layer}"
+    if teacher.n_tokens != usual.n_tokens:
+        words += f" --tokens {teacher.n_tokens}"
     return words + " --few" * (studies is FEW_STUDIES)
 
 

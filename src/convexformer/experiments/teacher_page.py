@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .records import Record, environment_line, table
+from .teacher_jobs import TRAINED
 
 PAGE = """\
 # Students of a real encoder's attention
@@ -21,7 +22,7 @@ writes, from what it reads. Here the teacher is layer {layer} (counted from 0) o
 - All students read the same inputs: hidden states, centred, on one scale, as 64 principal
   components or all channels, and a constant channel. Targets are 16 principal components.
 - Softmax attention: scaled scores and small queries and keys at the start, unless it says
-  otherwise; a single head has the width of the inputs, several have 32 each, as the teacher's.
+  otherwise; a single head has the width of the inputs, several have 32 each.
 - Convex by positions is the paper's program: every target position has weights of its own for every
   position. Convex by offsets ties them: from 4 tokens before to 4 after the target, the first and
   the last token, the mean, and the separator. Gates divide targets by the nearest of some fixed
@@ -29,9 +30,10 @@ writes, from what it reads. Here the teacher is layer {layer} (counted from 0) o
   program stays convex.
 - Gradient-trained students have one grid (2 learning rates x 3 decays, short runs on the first
   seed), one budget within a task (at most 1500 steps of 128 texts for the whole attention output,
-  800 for other targets, stopped when validation stalls) and {seeds} seeds; weights are those with
+  800 for other targets, 400 steps of 64 texts where inputs are all channels; stopped when
+  validation stalls) and {seeds} seeds (± is the standard error over them); weights are those with
   the lowest validation loss. Convex students have a path of penalties to choose from. Validation
-  chooses, always.
+  chooses, always, also which student is called the best.
 - Seconds are of processor time on one thread, with the configuration that was chosen: for trained
   students until the validation loss is within 1 % of its lowest; for convex ones from the data to
   the certified model. "With tuning" adds the other configurations, or the path of penalties (on
@@ -50,13 +52,15 @@ writes, from what it reads. Here the teacher is layer {layer} (counted from 0) o
 
 LEFT_OUT = """\
 - At all channels there is one seed, and trained students have the configuration that tuning chose
-  at 64 components: a step of softmax attention costs more than twenty times as much there.
+  at 64 components, and fewer steps: a step of softmax attention costs much more there.
 - Seeds of 12 softmax heads, which cost most of all, and of the undertrained head: there is one.
-- Another scale of inputs for the MLP at [CLS]: that token is nearly the same in all texts, and with
-  this grid the MLP does not learn there. Its loss says nothing about what an MLP could do.
 - Other numbers of heads than 1, 2, 4 and 12; ablations of decay, scale and start on other targets
   than the whole attention output.
 - The encoder of the paper: `--model bert-base-uncased --layer 5`, where a hub is reachable."""
+
+SHARED = """
+- A split of MRPC without common sentences: of its 1725 test pairs, 245 have a sentence that is also
+  in a training pair (beside another). The split is MRPC's own."""
 
 OTHERS = {  # by whether students are few
     False: "The sixth layer of an encoder of the paper's size: [another page](teacher-mpnet.md).",
@@ -64,7 +68,7 @@ OTHERS = {  # by whether students are few
 }
 
 LEFT_OUT_OF_FEW = """\
-- Softmax attention of 12 heads, the best of all on the smaller encoder.
+- Softmax attention of several heads.
 - All channels, a single head, the layer's output, and ablations: see the other page.
 - Seeds of the undertrained head: there is one."""
 
@@ -98,7 +102,42 @@ def render(results: Record, figures: dict[str, str]) -> str:
         seeds=max((row["seeds"] for row in results["rows"]), default=0),
         findings="\n".join(f"- {sentence}" for sentence in findings(results)),
         sections="\n\n".join(_section(results, key, rows, figures) for key, rows in tasks.items()),
-        left_out=(LEFT_OUT_OF_FEW if few else LEFT_OUT) + _missing(results),
+        left_out=_left_out(results, few),
+    )
+
+
+def _left_out(results: Record, few: bool) -> str:
+    always = LEFT_OUT_OF_FEW if few else LEFT_OUT
+    shared = SHARED if results["text"] == "MRPC" else ""
+    return always + shared + _unlearnt(results) + _ends(results) + _missing(results)
+
+
+def _unlearnt(results: Record) -> str:
+    """Trained students that know nothing: what they are said to reach says little about them."""
+    names = [
+        f"{label(results, row['student'])} ({results['targets'][row['task']['target']]})"
+        for row in results["rows"]
+        if not row["convex"] and row["test_loss"] > 0.99
+    ]
+    if not names:
+        return ""
+    return (
+        f"\n- Another scale of inputs, or another grid, for {'; '.join(names)}: with this one it "
+        "does not learn, and its loss says nothing about what it could do."
+    )
+
+
+def _ends(results: Record) -> str:
+    """How many students chose an end of their grid, beyond which a better one may lie."""
+    tuned = {name: student for name, student in TRAINED.items() if len(student.lrs) > 1}
+    rows = [row for row in results["rows"] if row["student"] in tuned]
+    if not rows:
+        return ""
+    rates = sum(row["lr"] == max(tuned[row["student"]].lrs) for row in rows)
+    decays = sum(row["decay"] == min(tuned[row["student"]].decays) for row in rows)
+    return (
+        f"\n- A wider grid: of {len(rows)} tuned students {rates} chose its largest learning rate "
+        f"and {decays} its smallest decay. Beyond these, they might do better."
     )
 
 
@@ -165,35 +204,69 @@ def _loss(row: Record) -> str:
 
 # Sentences that the numbers, and nothing else, decide -------------------------------------------
 
+CERTIFIED_GAP = 1e-4  # relative
+LAST = 4  # measurements, 25 steps from one to the next
+
 
 def findings(results: Record) -> list[str]:
     """One comparison for every task, certificates, floors, and the undertrained student."""
-    told = []
+    told: list[str] = []
     for (target, dim), rows in _tasks(results).items():
         known = {row["student"]: row for row in rows}
         where = results["targets"][target] + (", all channels" if dim is None else "")
         told += _contest(results, where, rows) + _single_head(results, where, known)
-        told += _undertrained(where, known)
+        told += _undertrained(results, where, known)
         if dim is None:
             told += _seconds(results, where, known)
+    return told + _certified(results) + _unfinished(results) + _floors(results)
+
+
+def _certified(results: Record) -> list[str]:
     gaps = [row["relative_gap"] for row in results["rows"] if "relative_gap" in row]
-    if gaps:
-        told.append(
-            f"All {len(gaps)} convex fits are certified; the largest relative duality gap is "
-            f"{max(gaps):.0e}."
-        )
-    return told + _floors(results)
+    if not gaps:
+        return []
+    proved = sum(gap <= CERTIFIED_GAP for gap in gaps)
+    who = "All" if proved == len(gaps) else f"{proved} of"
+    return [
+        f"{who} {len(gaps)} convex students are certified to {CERTIFIED_GAP:.0e} or better; the "
+        f"largest relative duality gap is {max(gaps):.0e}."
+    ]
+
+
+def _falls(row: Record) -> bool:
+    """Whether a trained student still gained 1 % in the last 100 of its steps."""
+    losses = row["curve"]["validation"]
+    return len(losses) > LAST and min(losses[-LAST:]) < 0.99 * min(losses[:-LAST])
+
+
+def _unfinished(results: Record) -> list[str]:
+    """Students that more steps would have helped, but for the one that is to have too few."""
+    rows = [row for row in results["rows"] if not row["convex"] and row["student"] in TRAINED]
+    names = [
+        f"{label(results, row['student'])} ({results['targets'][row['task']['target']]}"
+        + (", all channels)" if row["task"]["dim"] is None else ")")
+        for row in rows
+        if row["student"] != "undertrained" and _falls(row)
+    ]
+    if not names:
+        return []
+    return [
+        "Not converged when their steps were used up (validation loss still 1 % lower after the "
+        f"last 100 steps): {'; '.join(names)}. More steps would lower their losses."
+    ]
 
 
 def _contest(results: Record, where: str, rows: list[Record]) -> list[str]:
-    """The best convex student and the best of the others."""
-    convex = min((r for r in rows if r["convex"]), key=lambda r: r["test_loss"], default=None)
-    other = min((r for r in rows if not r["convex"]), key=lambda r: r["test_loss"], default=None)
+    """The convex student that validation finds best, and that of the others, by their tests."""
+    convex = min((r for r in rows if r["convex"]), key=_validation_loss, default=None)
+    other = min((r for r in rows if not r["convex"]), key=_validation_loss, default=None)
     if convex is None or other is None:
         return []
     verdict = "Convex wins." if convex["test_loss"] < other["test_loss"] else "Convex loses."
     if "wins" in verdict and not any(row["student"] == "softmax-12" for row in rows):
         verdict = "Convex wins; 12 softmax heads, which might not lose, were not run."
+    if _falls(other):
+        verdict += " The loss of the other was still falling when its steps were used up."
     return [
         f"{where}: the best convex student is {label(results, convex['student'])}, "
         f"{_loss(convex)} in {convex['seconds_to_converge']:.1f} s; the best other one "
@@ -219,15 +292,31 @@ def _single_head(results: Record, where: str, known: dict[str, Record]) -> list[
     ]
 
 
-def _undertrained(where: str, known: dict[str, Record]) -> list[str]:
+def _undertrained(results: Record, where: str, known: dict[str, Record]) -> list[str]:
+    """What training does to a softmax head, beside the best convex student."""
     if not {"undertrained", "softmax-1-literal", "softmax-1"} & known.keys() > {"undertrained"}:
         return []
     name = "softmax-1-literal" if "softmax-1-literal" in known else "softmax-1"
-    return [
-        f"{where}: at learning rate 1e-4 a softmax head is left at {_loss(known['undertrained'])} "
-        f"after {known['undertrained']['seconds']:.0f} s; tuned, it reaches {_loss(known[name])}. "
-        "The paper's large gap is one of training, not of models."
-    ]
+    poor, tuned = known["undertrained"], known[name]
+    how = "tuned" if name == "softmax-1-literal" else "tuned, with scaled scores and a small start"
+    words = (
+        f"{where}: at learning rate 1e-4 a softmax head is left at {_loss(poor)} after "
+        f"{poor['seconds']:.0f} s; {how}, it reaches {_loss(tuned)}."
+    )
+    convex = min((r for r in known.values() if r["convex"]), key=_validation_loss, default=None)
+    if convex is None or not convex["test_loss"] < poor["test_loss"]:
+        return [words]
+    gap = poor["test_loss"] - convex["test_loss"]
+    closed = (poor["test_loss"] - tuned["test_loss"]) / gap
+    best = f"the best convex student, {label(results, convex['student'])} ({_loss(convex)})"
+    if closed < 1:
+        return [f"{words} That is {closed:.0%} of its distance to {best}."]
+    return [f"{words} That is past {best}: here a large gap is one of training, not of models."]
+
+
+def _validation_loss(row: Record) -> float:
+    """What the best are chosen by: who wins is then a matter of test texts alone."""
+    return float(row["validation_loss"])
 
 
 def _seconds(results: Record, where: str, known: dict[str, Record]) -> list[str]:
@@ -241,11 +330,13 @@ def _seconds(results: Record, where: str, known: dict[str, Record]) -> list[str]
         if (row["student"], row["task"]) == ("offsets", ours["task"] | {"dim": 64})
         and row["chosen"] == ours["chosen"]
     ]
+    more = " (it was still falling)" if _falls(head) else ""
     return [
         f"{where}: {label(results, 'offsets')}, is certified to {ours['relative_gap']:.0e} within "
         f"{ours['seconds']:.1f} s, {ours['seconds_of_all']:.1f} s with the path that chose its "
         f"penalty{''.join(same)}; a softmax head needs {head['seconds_to_converge']:.1f} s to come "
-        "within 1 % of its lowest validation loss, once its learning rate and decay are known."
+        f"within 1 % of its lowest validation loss{more}, once its learning rate and decay are "
+        "known."
     ]
 
 
@@ -255,10 +346,12 @@ def _floors(results: Record) -> list[str]:
     for row in results["rows"]:
         if "floor" in row and not row["convex"]:
             above = row["objective"] / row["floor"] - 1
+            heads = ", with any number of heads," if row["student"] == "simplex" else ""
             told.append(
                 f"{results['targets'][row['task']['target']]}: "
                 f"{label(results, row['student'])} ends {above:.1%} above the certified floor of "
-                f"its class at its decay ({row['objective']:.4f} against {row['floor']:.4f}; gap "
-                f"of the bound {row['floor_gap']:.0e})."
+                f"its class{heads} at its decay ({row['objective']:.4f} against "
+                f"{row['floor']:.4f}; gap of the bound {row['floor_gap']:.0e}). Its weights are "
+                "those with the lowest validation loss, not with the lowest objective."
             )
     return told
