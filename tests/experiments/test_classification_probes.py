@@ -60,6 +60,9 @@ def test_probes_see_what_is_there(pairs, encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(probes, "EPOCHS", 5)
     results = probes.run(pairs, tmp_path, model=encoder, layer=1)
     assert results == json.loads((tmp_path / "results.json").read_text())
+    words = "convexformer reproduce paraphrase"
+    assert results["command"] == f"{words} --model {encoder} --layer 1"
+    assert probes.command("minilm", 5) == words
     rows = {row["probe"]: row for row in results["rows"]}
     assert rows.keys() == probes.PROBES.keys()
     assert rows["convex"]["relative_gap"] <= 1e-4 and rows["convex"]["test"]["accuracy"] > 0.8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .classification_probes import PROBES
 from .paraphrase_data import TOKENS
 from .records import Record, environment_line, table
 
@@ -68,4 +69,24 @@ def findings(results: Record) -> list[str]:
         f"{level} of {len(rows)} probes are within one of the best, and cannot be told apart.",
         f"Convex attention uses {len(ours['tokens'])} of {len(TOKENS)} tokens, the most important "
         f"ones first: {'; '.join(ours['tokens'][:5])}.",
+        *_ends(results["rows"]),
+        *([SHARED] if results["text"] == "MRPC" else []),
     ]
+
+
+SHARED = (
+    "The split is MRPC's own: of its 1725 test pairs, 245 have a sentence that is also in a "
+    "training pair, beside another."
+)
+
+
+def _ends(rows: list[Record]) -> list[str]:
+    """Probes that chose an end of their values, beyond which a better one may lie."""
+    names = [
+        row["label"]
+        for row in rows
+        if row["value"] in (PROBES[row["probe"]].values[0], PROBES[row["probe"]].values[-1])
+    ]
+    if not names:
+        return []
+    return [f"Chose an end of their values, and might do better beyond: {'; '.join(names)}."]

@@ -40,6 +40,7 @@ DECAYS = np.geomspace(1e-4, 1e-1, 7)
 LENGTH = 96  # tokens that attention pooling sees
 SEEDS = 3
 EPOCHS, PATIENCE = 30, 4
+USUAL = ("minilm", 5)  # model and layer
 
 Labels = NDArray[np.int64]
 Predict = Callable[[PairFeatures], Labels]
@@ -144,8 +145,8 @@ def run(
     pairs: SentencePairs,
     folder: Path,
     *,
-    model: Any = "minilm",
-    layer: int = 5,
+    model: Any = USUAL[0],
+    layer: int = USUAL[1],
     report: Report | None = None,
 ) -> Record:
     """Extract the layer's output for all pairs, fit every probe, write and return results."""
@@ -157,10 +158,11 @@ def run(
     texts = [pair for part in pairs.parts for pair in part]
     options: dict[str, Any] = {"keep": ("output",), "truncate": True}
     name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "model"
+    options["overwrite"] = True  # of another model or layer: the folder is this experiment's own
     found = extract(model, texts, layer, folder / "activations", report=report, **options)
     rows = probe_all(found, pairs)
     results = stamp() | {
-        "command": "convexformer reproduce paraphrase",
+        "command": command(name, layer),
         "model": name,
         "layer": layer,
         "text": pairs.name,
@@ -170,6 +172,12 @@ def run(
     }
     replace(folder / "results.json", json.dumps(results, indent=1) + "\n")
     return results
+
+
+def command(model: str, layer: int) -> str:
+    """What to type for these results."""
+    words = "convexformer reproduce paraphrase"
+    return words if (model, layer) == USUAL else f"{words} --model {model} --layer {layer}"
 
 
 def probe_all(found: Activations, pairs: SentencePairs) -> list[Record]:
