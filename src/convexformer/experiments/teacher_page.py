@@ -76,7 +76,8 @@ CAPTIONS = {
     "paper": "The paper's picture, recreated at [CLS]: softmax attention UNDERTRAINED (learning "
     "rate 1e-4), simplex attention, and the convex program by Adam. Diamond: the certified "
     "solver. Dotted: certified floors; softmax attention has another penalty, and none.",
-    "first": "The same task with every student trained until its validation loss stalls.",
+    "first": "The same task with every student trained until its validation loss stalls, or its "
+    "steps are used up.",
     "whole": "The whole attention output. Diamonds: convex students, certified, at their penalty.",
     "bars": "All students of the whole attention output; blue ones are convex and certified.",
 }
