@@ -25,6 +25,7 @@ from convexformer.experiments.teacher_jobs import (
     TRAINED,
     Budget,
     floor,
+    known_floor,
     null_objective,
 )
 from convexformer.experiments.teacher_moments import class_moments, text_moments
@@ -305,6 +306,15 @@ def test_a_loss_that_still_falls_is_told():
     assert "falling" not in words and "Not converged" not in words
     ends = teacher_page._ends(results)
     assert "of 1 tuned students 1 chose its largest learning rate and 1 its smallest" in ends
+
+
+def test_a_bound_that_is_far_from_its_optimum_is_no_floor():
+    known = row("simplex", 0.5, objective=0.5, floor=0.4, floor_gap=1e-3)
+    assert "ends 25.0% above the certified floor" in told(known)[0]
+    loose = known | {"floor": 0.003, "floor_gap": 0.99}
+    words, _ = told(loose)
+    assert "certified floor" not in words and "No floor, because" in words
+    assert known_floor(known) == 0.4 and known_floor(loose) is None
 
 
 def test_the_best_is_chosen_on_validation():

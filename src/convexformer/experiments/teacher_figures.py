@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ..plotting._style import FAINT, HUES, INK, MUTED, STYLE
 from .records import Record
+from .teacher_jobs import known_floor
 
 FONT = STYLE | {"font.size": 9, "axes.titlesize": 10.5}
 COLORS = {
@@ -93,7 +94,7 @@ def _line(ax: Axes, row: Record, key: str, color: str, label: str) -> None:
 def _floors(ax: Axes, rows: dict[str, Record], shown: list[str]) -> None:
     """Certified bounds of the classes of students that have one."""
     for name in shown:
-        floor = rows[name].get("floor")
+        floor = known_floor(rows[name])
         if floor is not None:
             ax.axhline(floor, color=COLORS[name], linewidth=0.9, dashes=(1, 2), zorder=0)
 

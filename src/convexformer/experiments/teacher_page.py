@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .records import Record, environment_line, table
-from .teacher_jobs import TRAINED
+from .teacher_jobs import TRAINED, known_floor
 
 PAGE = """\
 # Students of a real encoder's attention
@@ -184,12 +184,16 @@ def _table(results: Record, rows: list[Record]) -> str:
         name = label(results, row["student"])
         lines.append(
             [f"**{name}**" if row["convex"] else name, _loss(row), f"{row['train_loss']:.3f}"]
-            + [f"{row['objective']:.4f}", f"{row['floor']:.4f}" if "floor" in row else ""]
+            + [f"{row['objective']:.4f}", _number(known_floor(row))]
             + [f"{abs(row['relative_gap']):.0e}" if "relative_gap" in row else ""]
             + [f"{row['parameters']:,}"]
             + [f"{row['seconds_to_converge']:.1f}", f"{row['seconds_of_all']:.0f}"]
         )
     return table(header, lines)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
 def label(results: Record, student: str) -> str:
@@ -343,16 +347,25 @@ def _seconds(results: Record, where: str, known: dict[str, Record]) -> list[str]
 
 def _floors(results: Record) -> list[str]:
     """How far above their certified floors trained students ended."""
-    told = []
+    told, without = [], []
     for row in results["rows"]:
-        if "floor" in row and not row["convex"]:
-            above = row["objective"] / row["floor"] - 1
-            heads = ", with any number of heads," if row["student"] == "simplex" else ""
-            told.append(
-                f"{results['targets'][row['task']['target']]}: "
-                f"{label(results, row['student'])} ends {above:.1%} above the certified floor of "
-                f"its class{heads} at its decay ({row['objective']:.4f} against "
-                f"{row['floor']:.4f}; gap of the bound {row['floor_gap']:.0e}). Its weights are "
-                "those with the lowest validation loss, not with the lowest objective."
-            )
+        if "floor" not in row or row["convex"]:
+            continue
+        who = f"{results['targets'][row['task']['target']]}: {label(results, row['student'])}"
+        floor = known_floor(row)
+        if floor is None:
+            without.append(f"{who} ({row['floor_gap']:.0%} below what was reached)")
+            continue
+        heads = ", with any number of heads," if row["student"] == "simplex" else ""
+        told.append(
+            f"{who} ends {row['objective'] / floor - 1:.1%} above the certified floor of its "
+            f"class{heads} at its decay ({row['objective']:.4f} against {floor:.4f}; gap of the "
+            f"bound {row['floor_gap']:.0e}). Its weights are those with the lowest validation "
+            "loss, not with the lowest objective."
+        )
+    if without:
+        told.append(
+            "No floor, because the solver ran out of time and its bound is too low to say "
+            f"anything: {'; '.join(without)}."
+        )
     return told
