@@ -170,7 +170,8 @@ def test_padded_arrays_and_masks(bert, texts, tmp_path):
     assert found.mask(4).sum() == np.minimum(found.lengths, 4).sum()
     assert found.padded("segments").shape == mask.shape
     assert [text.tokens for text in found] == [found.tokens(i) for i in range(5)]
-    assert found[-1].tokens == found[4].tokens
+    assert found[-1].tokens == found[4].tokens == found.tokens(-1)
+    np.testing.assert_array_equal(found.segments(-2), found[3].segments)
     with pytest.raises(IndexError, match="no text 5"):
         found[5]
 

@@ -164,9 +164,7 @@ class Activations:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, i: int) -> TextActivations:
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"there is no text {i}; there are {len(self)}.")
-        i %= len(self)
+        i = self._number(i)
         return TextActivations(
             self.tokens(i),
             self._slice("offsets", i),
@@ -176,12 +174,12 @@ class Activations:
 
     def tokens(self, i: int) -> list[str]:
         """Tokens of text i, as the tokenizer writes them."""
-        shard, place = divmod(i, self.recipe.batch_size)
+        shard, place = divmod(self._number(i), self.recipe.batch_size)
         return list(json.loads(self._shard(shard).metadata()["tokens"])[place])
 
     def segments(self, i: int) -> NDArray[np.int8]:
         """Segments of text i alone, as in :class:`TextActivations`."""
-        return np.asarray(self._slice("segments", i))
+        return np.asarray(self._slice("segments", self._number(i)))
 
     @cached_property
     def projection(self) -> tuple[Array, Array]:
@@ -222,6 +220,12 @@ class Activations:
         """True where a token is real, ``(N, length)``."""
         n = int(self.lengths.max()) if length is None else length
         return np.arange(n) < self.lengths[:, None]
+
+    def _number(self, i: int) -> int:
+        """Of text i from the start; negative ones count from the end."""
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"there is no text {i}; there are {len(self)}.")
+        return i % len(self)
 
     # Slices of shards ---------------------------------------------------------------------------
 
