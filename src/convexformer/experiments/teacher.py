@@ -57,7 +57,7 @@ class Study:
 
 
 SHORT = Budget(steps=800, patience=6, tuning_steps=100)
-WIDE = Budget(steps=400, patience=5, seeds=1, batch=64)  # a step costs over twenty times as much
+WIDE = Budget(patience=6, seeds=1, batch=64)  # a step costs over ten times as much
 STUDIES = (
     Study(WHOLE, (*MAIN, "softmax-12")),
     Study(Task("attention", dim=None), ("offsets", "softmax-1"), WIDE, like=WHOLE),

@@ -30,7 +30,7 @@ writes, from what it reads. Here the teacher is layer {layer} (counted from 0) o
   program stays convex.
 - Gradient-trained students have one grid (2 learning rates x 3 decays, short runs on the first
   seed), one budget within a task (at most 1500 steps of 128 texts for the whole attention output,
-  800 for other targets, 400 steps of 64 texts where inputs are all channels; stopped when
+  800 for other targets, steps of 64 texts where inputs are all channels; stopped when
   validation stalls) and {seeds} seeds (± is the standard error over them); weights are those with
   the lowest validation loss. Convex students have a path of penalties to choose from. Validation
   chooses, always, also which student is called the best.
@@ -52,7 +52,7 @@ writes, from what it reads. Here the teacher is layer {layer} (counted from 0) o
 
 LEFT_OUT = """\
 - At all channels there is one seed, and trained students have the configuration that tuning chose
-  at 64 components, and fewer steps: a step of softmax attention costs much more there.
+  at 64 components: a step of softmax attention costs much more there.
 - Seeds of 12 softmax heads, which cost most of all, and of the undertrained head: there is one.
 - Other numbers of heads than 1, 2, 4 and 12; ablations of decay, scale and start on other targets
   than the whole attention output.
