@@ -283,6 +283,17 @@ def test_what_is_there_is_not_computed_again(bert, texts, tmp_path):
     assert done == [(2, 5), (4, 5), (5, 5)] and repr(again) == repr(whole)
 
 
+def test_a_damaged_file_is_named_and_one_that_is_lost_is_made_anew(bert, texts, tmp_path):
+    found = extract(bert, texts, LAYER, tmp_path, batch_size=2)
+    whole, shard = _bytes(tmp_path), tmp_path / "shard-000001.safetensors"
+    for damage in (lambda: shard.write_bytes(shard.read_bytes()[:100]), shard.unlink):
+        damage()
+        with pytest.raises(ValueError, match=r"shard-000001.safetensors is missing or damaged"):
+            Activations.open(tmp_path)[2]
+    extract(bert, texts, LAYER, tmp_path, batch_size=2)
+    assert _bytes(found.folder) == whole
+
+
 def test_another_extraction_is_not_mixed_in(bert, texts, tmp_path):
     extract(bert, texts, LAYER, tmp_path, batch_size=2)
     with pytest.raises(ValueError, match=r"another extraction \(layer 1, not 2"):

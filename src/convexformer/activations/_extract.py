@@ -18,6 +18,7 @@ from ._store import (
     RECIPE,
     Activations,
     Recipe,
+    open_shard,
     remove_drafts,
     shard_name,
     write_json,
@@ -132,14 +133,15 @@ def _write_shards(
     listener: Listener, texts: list[Text], recipe: Recipe, folder: Path, report: Report | None
 ) -> None:
     """Shards that are not there yet, then the index, which says that all are."""
-    if (folder / INDEX).exists():
+    names = [shard_name(number) for number in range(-(-recipe.n_texts // recipe.batch_size))]
+    if all((folder / name).exists() for name in (INDEX, PROJECTION, *names)):
         return
     heads = (recipe.n_heads, recipe.head_dim, recipe.dim)
     parts = {"weight": listener.weight.reshape(heads), "bias": listener.bias}
     write_shard(folder / PROJECTION, parts)
-    for number, start in enumerate(range(0, len(texts), recipe.batch_size)):
+    for number, name in enumerate(names):
+        start, path = number * recipe.batch_size, folder / name
         batch = texts[start : start + recipe.batch_size]
-        path = folder / shard_name(number)
         if not path.exists():
             found = listener(batch, recipe.max_length, recipe.keep)
             tensors = found.tensors | {
@@ -148,17 +150,10 @@ def _write_shards(
             write_shard(path, tensors, found.tokens)
         if report is not None:
             report(start + len(batch), len(texts))
-    write_json(folder / INDEX, {"lengths": _lengths(folder, recipe)})
-
-
-def _lengths(folder: Path, recipe: Recipe) -> list[int]:
-    from safetensors import safe_open
-
-    lengths: list[int] = []
-    for number in range(-(-recipe.n_texts // recipe.batch_size)):
-        with safe_open(folder / shard_name(number), framework="numpy") as file:
-            lengths += file.get_tensor("lengths").tolist()
-    return lengths
+    lengths = [
+        n for name in names for n in open_shard(folder / name).get_tensor("lengths").tolist()
+    ]
+    write_json(folder / INDEX, {"lengths": lengths})
 
 
 def _cast(value: Any, kind: str, dtype: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 FORMAT = "convexformer activations 1"
@@ -188,8 +188,8 @@ class Activations:
         What head h adds to the layer is ``heads[:, h] @ projection[h]``; their sum over heads, and
         the bias, is `attention`.
         """
-        with safe_open(self.folder / PROJECTION, framework="numpy") as file:
-            return file.get_tensor("weight"), file.get_tensor("bias")
+        file = open_shard(self.folder / PROJECTION)
+        return file.get_tensor("weight"), file.get_tensor("bias")
 
     def padded(self, kind: str, length: int | None = None) -> Array:
         """One kind of all texts, ``(N, length, ...)``, zero at padding.
@@ -243,9 +243,19 @@ class Activations:
     def _shard(self, number: int) -> Any:
         """The shard, memory-mapped; the last one stays open."""
         if self._opened is None or self._opened[0] != number:
-            file = safe_open(self.folder / shard_name(number), framework="numpy")
-            self._opened = number, file
+            self._opened = number, open_shard(self.folder / shard_name(number))
         return self._opened[1]
+
+
+def open_shard(path: Path) -> Any:
+    """A safetensors file, memory-mapped."""
+    try:
+        return safe_open(path, framework="numpy")
+    except (SafetensorError, FileNotFoundError) as error:
+        raise ValueError(
+            f"{path} is missing or damaged ({error}); remove it if it is there, and run the same "
+            "extract again, which makes it anew."
+        ) from error
 
 
 # Writing ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,6 +13,8 @@ import typer
 
 from ._console import STYLES, InputError, err
 from ._figures import headless, save
+
+SECONDS = 10  # between two lines where they are not overwritten
 
 Folder = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for finished jobs and results.")
@@ -44,20 +47,26 @@ def load(name: str, *, figures: bool = False, models: bool = False) -> Any:
 
 @contextmanager
 def progress(folder: Path) -> Iterator[Callable[[int, str], None]]:
-    """A line on stderr with the job, and after Ctrl-C a word on where the finished jobs are."""
+    """A line on stderr with the job, and after Ctrl-C a word on where the finished jobs are.
+
+    In a file or pipe there is a line for every finished job, but not more than one in ten seconds.
+    """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console, count = err(), 0
+    console, count, told = err(), 0, time.monotonic()
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("reading finished jobs", total=None)
 
         def report(done: int, what: str) -> None:
-            nonlocal count
-            count = done
-            bar.update(task, description=f"{done} jobs done; {what}")
+            nonlocal count, told
+            words, finished, count = f"{done} jobs done; {what}", done > count, done
+            bar.update(task, description=words)
+            if bar.disable and finished and time.monotonic() > told + SECONDS:
+                told = time.monotonic()
+                console.print(words, highlight=False, soft_wrap=True)
 
         with kept(folder, lambda: count, bar):
             yield report
