@@ -220,6 +220,14 @@ def test_bad_options_are_named(options, words):
         ProximalAdam([torch.nn.Parameter(torch.ones(2, 2))], **options)
 
 
+def test_what_is_not_a_number_is_not_hidden_as_a_zero():
+    Z = torch.nn.Parameter(torch.ones(3, 2))
+    optimizer = ProximalAdam([Z], lr=0.1, beta=0.1, group_axes=(1,))
+    Z.grad = torch.tensor([[0.0, 0.0], [torch.nan, 0.0], [torch.inf, 0.0]])
+    optimizer.step()
+    assert Z.isfinite().all(1).tolist() == [True, False, False]
+
+
 def test_sparse_gradients_are_refused():
     embedding = torch.nn.Embedding(5, 2, sparse=True)
     optimiser = ProximalAdam(embedding.parameters())

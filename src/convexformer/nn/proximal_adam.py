@@ -190,10 +190,12 @@ def prox_group_norm(
         slope = (Q * D).div_(B).sum(axes, keepdim=True).clamp_(min=number.tiny)
         excess = phi.sqrt() - 1
         ahead = torch.maximum(s + phi * excess / slope, lowest)
-        if bool(((excess.abs() <= 16 * number.eps) | (ahead == s)).all()):
+        settled = (excess.abs() <= 16 * number.eps) | (ahead == s) | ahead.isnan()
+        if bool(settled.all()):
             break
         s = ahead
-    return torch.where(size > strength, A * (s / (D * s + strength)), 0.0)
+    # asked this way round, what is not a number stays so, and is not hidden as a zero
+    return torch.where(size <= strength, 0.0, A * (s / (D * s + strength)))
 
 
 def _check_options(options: dict[str, Any]) -> None:
