@@ -117,6 +117,23 @@ def test_tables_give_the_same(kind, masked, often):
         torch.testing.assert_close(by_table, plain, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("options", [{}, {"frozen_gates": True}, {"tables": False}])
+def test_tokens_that_are_not_in_the_vocabulary_are_refused(options):
+    """Not counted from the end, as an index would."""
+    network = a_network(vocabulary=V, **options)
+    for token in (-1, V):
+        with pytest.raises(IndexError, match="out of range"):
+            network(torch.full((10 * V, n), token))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_samples_give_no_outputs(kind):
+    layer, table = a_layer(**kind), torch.randn(V, d, dtype=F64)
+    none = torch.zeros(0, n, dtype=torch.long)
+    assert layer.from_table(none, table).shape == layer(table[none]).shape
+    assert len(layer(table[none])) == 0
+
+
 def test_given_gates_are_used(X):
     layer = a_layer(outputs="vector")
     gates = layer.gates(X)

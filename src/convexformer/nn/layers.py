@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ._gated import check_gates, sum_open
 from ._network import Network, real_tokens
@@ -205,9 +206,10 @@ class GatedLayer(Network):
         """
         _, n, d, P, c = self.Z.shape
         self._check(tokens, tokens.shape[1:] == (n,) and table.shape[1:] == (d,), mask, gates)
-        if self.seen is not None:
-            return self(table[tokens], mask, gates)
-        m = (self.gates(table[tokens], mask) if gates is None else gates)[:, :, 0]  # (B, h)
+        X = functional.embedding(tokens, table)  # (B, n, d); unlike an index, it refuses -1
+        if self.seen is not None or not len(tokens):
+            return self(X, mask, gates)
+        m = (self.gates(X, mask) if gates is None else gates)[:, :, 0]  # (B, h)
         parts = []
         for k in range(n):
             read = (m if mask is None else m & mask[:, k, None]).to(table.dtype)
