@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ._network import Network
 from ._simplex import check_choice
@@ -184,7 +185,7 @@ class GatedTransformer(Network):
         if self.first_embedding is None:
             return inputs
         if isinstance(self.embedding, nn.Embedding):
-            return self.first_embedding[inputs]
+            return functional.embedding(inputs, self.first_embedding)
         return inputs @ self.first_embedding.T
 
     def decay(self) -> Tensor:
@@ -209,7 +210,7 @@ class GatedTransformer(Network):
         Parameters
         ----------
         **penalised
-            Options of the first group alone, such as ``beta=0.1`` for :class:`ProximalAdam` or
+            Options of the first group alone, such as ``beta=1e-3`` for :class:`ProximalAdam` or
             ``weight_decay=0`` for any.
         """
         axes = self.gated_layers[0].group_axes
