@@ -128,6 +128,15 @@ def test_a_half_written_checkpoint_is_never_read(tmp_path):
     assert [p["step"] for p in make(tmp_path, steps=30).run()] == [0, 10, 20, 30]
 
 
+@pytest.mark.parametrize("left", [b"", b"text", None])
+def test_a_damaged_checkpoint_is_told(tmp_path, left):
+    make(tmp_path, steps=20).run()
+    file = tmp_path / CHECKPOINT
+    file.write_bytes(file.read_bytes()[:500] if left is None else left)
+    with pytest.raises(ValueError, match=r"no checkpoint, or a damaged one\. Remove it"):
+        make(tmp_path, steps=30).run()
+
+
 def test_another_plan_is_refused(tmp_path):
     make(tmp_path).run()
     with pytest.raises(
@@ -159,10 +168,12 @@ def test_a_lost_file_of_measurements_is_written_again(tmp_path):
     assert [p["step"] for p in curve(tmp_path)] == [0, 10, 20, 30, 40, 50]
 
 
-def test_numbers_of_numpy_do_not_spoil_a_checkpoint(tmp_path):
+def test_numbers_of_numpy_and_torch_do_not_spoil_files(tmp_path):
     trainer = make(tmp_path, clip=np.float64(1.0))
     trainer.optimizer.param_groups[0]["momentum"] = np.float32(0)
+    trainer.measure = lambda model: {"one": np.float32(1), "two": torch.tensor(2.0)}
     trainer.run()
+    assert (curve(tmp_path)[-1]["one"], curve(tmp_path)[-1]["two"]) == (1.0, 2.0)
     assert make(tmp_path, steps=50, clip=1.0).run()[-1]["step"] == 50
 
 

@@ -32,6 +32,21 @@ def replaced(path: Path) -> Iterator[Path]:
     os.replace(draft, path)
 
 
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What `path` holds, on the CPU wherever it was trained; its reader puts it where it belongs.
+
+    Checkpoints are never left half written; one that cannot be read was damaged by something else.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        state["setting"]
+    except Exception as error:  # as many kinds as there are ways to damage a file
+        raise ValueError(
+            f"{path} is no checkpoint, or a damaged one. Remove it to train from the beginning."
+        ) from error
+    return state
+
+
 def random_state() -> dict[str, Any]:
     """The state of every global generator that a step may draw from, in plain types."""
     kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002

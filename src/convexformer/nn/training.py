@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checkpoints import plain, random_state, replaced, set_random_state
+from ._checkpoints import plain, random_state, read_checkpoint, replaced, set_random_state
 
 Point = dict[str, float]  # step, seconds, mean loss since the last point, and what was asked for
 Report = Callable[[int, int, Point], None]
@@ -243,7 +243,8 @@ class Trainer:
             modes = {part: part.training for part in self.averaged.modules()}
             self.averaged.eval()
             with torch.no_grad():
-                point |= self.measure(self.averaged)
+                told = self.measure(self.averaged)
+            point |= {name: float(value) for name, value in told.items()}
             for part, training in modes.items():
                 part.training = training
         self.curve.append(point)
@@ -312,7 +313,7 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         checkpoint = self.folder / CHECKPOINT
         if checkpoint.exists():
-            self._load(torch.load(checkpoint, weights_only=True))
+            self._load(read_checkpoint(checkpoint))
         with replaced(self.folder / METRICS) as draft:
             draft.write_text("".join(json.dumps(point) + "\n" for point in self.curve))
 
