@@ -144,6 +144,8 @@ def _number(value: float | None) -> str:
 
 
 def _tell(results: dict[str, Any], files: list[Path]) -> None:
+    from convexformer.experiments.grokking_claims import seconds_of
+
     from ._words import plain_table
 
     numbers = ("steps", "seconds", "at 99 %", "stay")
@@ -152,7 +154,8 @@ def _tell(results: dict[str, Any], files: list[Path]) -> None:
     for row in rows:
         table.add_row(
             results["labels"][row["name"]],
-            *(_number(row[key]) for key in ("steps_to_99", "seconds_to_99")),
+            _number(row["steps_to_99"]),
+            _number(None if row["steps_to_99"] is None else seconds_of(results, row)),
             f"{row['reached']} of {row['seeds']}",
             f"{row['persistent']} of {row['seeds']}",
         )
