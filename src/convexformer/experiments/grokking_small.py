@@ -9,6 +9,7 @@ other. A setting is a learning rate, a decay, and a factor on the weights as the
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -124,11 +125,12 @@ class SmallJob:
         masks = np.array(splits * len(settings))  # (R, 2, N): settings outside, splits inside
         each = np.repeat(np.array(settings), self.splits, axis=0)  # (R, 3)
         batchable = sdpa_kernel(SDPBackend.MATH)  # the one attention that vmap can batch
+        start = time.process_time()
         with one_thread(), batchable:
             torch.manual_seed(0)
             curves = train_replicas(SMALL[self.name], masks, each, self.steps)
         told = tell_tuning(curves, settings) if tuning else tell_splits(curves)
-        return self.key | told
+        return self.key | {"seconds": round(time.process_time() - start, 2)} | told
 
 
 def split_masks(share: float, seed: int, tuning: bool) -> NDArray[np.bool_]:
