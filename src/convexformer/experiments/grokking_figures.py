@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..plotting._style import FAINT, HUES, INK, MUTED, STYLE
 from .grokking import middle
-from .grokking_claims import percent
+from .grokking_claims import grokking_gap, percent
 from .grokking_small import SMALL
 from .records import Record
 
@@ -33,8 +33,8 @@ COLORS = {
     "power-4": HUES[3],
     "no-decay": HUES[7],
     "mlp": HUES[2],
-    "square": HUES[8],
-    "hypercube": MUTED,
+    "square": HUES[7],
+    "hypercube": HUES[8],
 }
 PANELS = {
     "train_accuracy": "training accuracy",
@@ -183,13 +183,6 @@ def draw_bars(results: Record) -> Figure:
     return figure
 
 
-def grokking_gap(record: Record) -> float | None:
-    """Steps from fitting the training half to telling the other."""
-    if record["steps_to_99"] is None:
-        return None
-    return float(record["steps_to_99"] - record["steps_to_fit"])
-
-
 def draw_ablations(results: Record) -> Figure:
     """Steps to 99 % of every change to the gated layer's recipe."""
     rows = [row for row in results["rows"] if row["study"] == "ablation"]
@@ -201,8 +194,11 @@ def draw_ablations(results: Record) -> Figure:
     style: dict[str, Any] = {"va": "center", "fontsize": 8}
     for place, row in enumerate(rows):
         if row["steps_to_99"] is None:
-            who = "the others " if row["reached"] else ""
-            words = f"{who}not in {row['last_step']:.0f} steps; best {percent(row['best'])}"
+            words = f"not in {row['last_step']:.0f} steps"
+            if row["reached"]:
+                words = f"the others {words}"
+            else:
+                words += f"; best {percent(row['best'])}"
             start = max((step for step in row["all_steps_to_99"] if step), default=0)  # of dots
             ax.annotate(words, (start, place), (6, 0), textcoords="offset points", **style)
     return figure

@@ -13,9 +13,10 @@ from .grokking_claims import (
     in_steps,
     percent,
     seconds_of,
+    small_finals,
     why,
 )
-from .grokking_jobs import Recipe
+from .grokking_limits import left_out
 from .grokking_models import EQUAL_GATES
 from .grokking_small import SHARES, SMALL, SPLITS, VALIDATION
 from .grokking_small import TUNING_STEPS as SMALL_STEPS
@@ -46,7 +47,8 @@ Steps and seconds are to the first measurement (every 25 steps) of at least 99 %
 medians over seeds of weights and batches, on one split of the equations. Persistent: every
 measurement of the next 500 steps is at 99 %, too. Seconds are steps times the processor time of a
 step on one thread, timed in turns for all contestants. Multiples are of the gated layer's; "> " is
-a bound, where the median seed had not got there when its steps were over.
+a bound, where the median seed had not got there when its steps were over; "best" is that seed's
+highest accuracy.
 
 {contest}
 
@@ -86,8 +88,8 @@ rate and decay, for four layers also the scale of the first weights) is chosen b
 over splits after {small_steps} steps, where a split's own accuracy is of {validation:.0%} of its
 training part; no split's test part is scored, though it shares equations with what others train on.
 *Best* is the highest test accuracy of a split at any time, which flatters everyone; *end* is the
-mean of its last measurements. Both are medians over splits. HyperCube and the squared MLP are upper
-references, made for such tables.
+mean of its last measurements. Both are medians over splits. HyperCube and the squared MLP are meant
+as upper references, made for such tables.
 
 {small}
 
@@ -95,17 +97,19 @@ references, made for such tables.
 
 ## Hyperparameters
 
-All but those with Power et al.'s recipe are tuned by the same rule: learning rates {rates} at decay
-1; decays {decays} (for the group lasso its strengths, {betas}) at the best of these; and the
-learning rates again at the best decay. They are tried on a tenth of the training half, with weights
-and batches of a seed of their own; the test half has no part in the choice. What counts is the
-step from which accuracy stays at 99 % for 250 steps. Recipes are given up after {tuning_steps:,}
-steps, or once they can no longer be the first. The three that settle first are tried under a second
-seed, and the one whose later time is the earliest is chosen. This rule came with test results in
-view: under one seed the MLP's search had ended at a recipe that failed in the contest. {shorter}
+All are tuned by the same rule, save where the recipe is given ({fixed}):
+learning rates {rates} at decay 1; decays {decays} (for the group lasso its strengths,
+{betas}) at the best of these; and the learning rates again at the best decay. They are trained on
+nine tenths of the training half and measured on the rest, with weights and batches of a seed of
+their own; the test half has no part in the choice. What counts is the step from which accuracy
+stays at 99 % for 250 steps. Recipes are given up after {tuning_steps:,} steps, or once they can no
+longer be the first. The three that settle first are tried under a second seed, and the one whose
+later time is the earliest is chosen. This rule came with test results in view: under one seed the
+MLP's search had ended at a recipe that failed in the contest.
+{shorter}
 For Grokfast, {filters} are then tried.
-For all alike the gradient is clipped at 0.25 and weights are averaged (0.95), save with Power et
-al.'s recipe; AdamW's betas are 0.9 and 0.98, warm-up takes 10 steps, batches are of 512.
+For all alike the gradient is clipped at 0.25 and weights are averaged (0.95), save where the
+recipe is given; AdamW's betas are 0.9 and 0.98, warm-up takes 10 steps, batches are of 512.
 
 {recipes}
 
@@ -122,19 +126,27 @@ Modulo 15:
 FIGURES = {
     "mod97": (
         "Accuracies and loss modulo 97",
-        "Lines are medians over seeds, bands reach from the lowest to the highest seed. Runs end "
-        "500 steps\nafter they first reach 99 %.",
+        "Lines are medians over the seeds that still run, bands reach from the lowest to the "
+        "highest. Runs\nend 500 steps after they first reach 99 %.",
     ),
     "bars": (
         "Steps to 99 %, and from fitting to generalising",
-        "Bars are medians, dots seeds; contestants whose median seed is not at 99 % are left out.",
+        "Bars are medians, dots seeds. A seed that never got there counts as the slowest, and has "
+        "no dot;\ncontestants whose median seed did not are left out.",
     ),
     "ablations": (
         "Steps to 99 % of each ablation",
         "Bars are medians, dots seeds; in brackets, how many seeds reached 99 %.",
     ),
-    "depth": ("One layer against two", "Lines are medians over seeds, bands all seeds."),
-    "mod15": ("Modulo 15", "Lines are medians over splits, bands quartiles."),
+    "depth": (
+        "One layer against two",
+        "Lines are medians over the seeds that still run, bands all of them.",
+    ),
+    "mod15": (
+        "Modulo 15",
+        "Lines are medians over splits, bands quartiles. HyperCube is trained by squared errors: "
+        "its loss\nis left out.",
+    ),
 }
 
 
@@ -164,9 +176,10 @@ def render(results: Record, figures: Mapping[str, str]) -> str:
         betas=_numbers(BETAS),
         filters=" and ".join(f"alpha {f['alpha']:g}, gain {f['gain']:g}" for f in FILTERS),
         shorter=_shorter(),
+        fixed="; ".join(c.label for c in CONTESTANTS.values() if c.fixed is not None),
         tuning_steps=TUNING_STEPS,
         recipes=_recipe_table(results),
-        left_out="\n".join(f"- {sentence}" for sentence in _left_out(results)),
+        left_out="\n".join(f"- {sentence}" for sentence in left_out(results)),
     )
 
 
@@ -316,8 +329,7 @@ def _small_table(results: Record) -> str:
 
 def _final(results: Record, name: str, share: float) -> Record | None:
     """What a network came to modulo 15, with the setting that was chosen."""
-    mine = (r for r in results["small"] if (r["name"], r["share"]) == (name, share))
-    return next((r for r in mine if r["setting"]), None)
+    return small_finals(results).get(share, {}).get(name)
 
 
 def _small_cells(record: Record) -> list[str]:
@@ -358,41 +370,3 @@ def _short(recipe: Record) -> str:
     if "dim" in recipe["options"] and recipe["model"] == "gated":
         words += f" at width {recipe['options']['dim']}"
     return words
-
-
-def _left_out(results: Record) -> list[str]:
-    told = [
-        "Recipes are searched line by line under one seed; another search may favour anyone. Its "
-        "range was set after earlier trials with the gated layer, an MLP and a standard block, "
-        "test halves in view.",
-        "Modulo 97, four standard blocks; more seeds where the table says fewer than five; runs "
-        "without decay beyond their steps.",
-    ]
-    edge = [results["labels"][row["name"]] for row in results["rows"] if _at_edge(row)]
-    if edge:
-        told.append(
-            f"Chosen at an edge of the range, so that more may lie beyond: {'; '.join(edge)}."
-        )
-    missing = [c.label for name, c in CONTESTANTS.items() if contest_row(results, name) is None]
-    if missing:
-        told.append(f"Not run: {'; '.join(missing)}.")
-    unfinished = [
-        f"{small.label} ({share:.0%})"
-        for share in SHARES
-        for name, small in SMALL.items()
-        if _final(results, name, share) is None
-    ]
-    if unfinished:
-        told.append(f"Modulo 15, not run: {', '.join(unfinished)}.")
-    return told
-
-
-def _at_edge(row: Record) -> bool:
-    """Whether a recipe that was searched is the first or last of a line."""
-    contestant = CONTESTANTS.get(row["name"])
-    if row["study"] != "contest" or contestant is None or contestant.fixed is not None:
-        return False
-    recipe = Recipe(**row["recipe"])
-    strengths = BETAS if recipe.beta else DECAYS
-    ends = {min(RATES), max(RATES)}, {min(strengths), max(strengths)}
-    return recipe.lr in ends[0] or recipe.strength in ends[1]
