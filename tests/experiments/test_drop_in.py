@@ -101,6 +101,7 @@ def cell(scores, seconds, steps=10, zero=0.0):
         "median_seconds": seconds,
         "mean_zero_share": zero,
         "scores": scores,
+        "seeds": list(range(len(scores))),
         "seconds_of_alls": [seconds] * len(scores),
     }
 
@@ -120,6 +121,10 @@ def test_findings_say_who_is_ahead():
     assert "gated layer 0.750 ± 0.010, transformer 0.800 ± 0.010 (accuracy)" in gated
     assert "behind on all 2 parts" in gated and "ahead on 1 of 2 parts" in control
     assert "ahead on all 2 parts, with 0.25 times its seconds and 0.25 times its steps" in sparse
+    rows["gated"] |= {"seeds": [1, 2]}  # parts are paired by what they are, not by their place
+    assert "behind on all 1 parts" in findings(made_up(**rows))[0]
+    rows["gated"] |= {"seeds": [2, 3]}
+    assert "no part that both have" in findings(made_up(**rows))[0]
     del rows["standard"]
     assert findings(made_up(**rows)) == []  # nothing to compare with yet
     page = render(made_up(**rows))

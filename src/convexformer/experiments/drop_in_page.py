@@ -100,7 +100,11 @@ def _label(results: Record, name: str) -> str:
 
 def _verdict(a: Record, b: Record) -> str:
     """Whether the first is ahead, by its paired differences on the parts both have."""
-    paired = [x - y for x, y in zip(a["scores"], b["scores"], strict=False)]
+    theirs = dict(zip(b["seeds"], b["scores"], strict=True))
+    ours = zip(a["seeds"], a["scores"], strict=True)
+    paired = [score - theirs[part] for part, score in ours if part in theirs]
+    if not paired:
+        return "no part that both have"
     if all(difference > 0 for difference in paired):
         return f"ahead on all {len(paired)} parts"
     if all(difference < 0 for difference in paired):
