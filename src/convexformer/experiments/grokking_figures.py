@@ -64,14 +64,22 @@ def draw_all(results: Record) -> dict[str, Figure]:
     return figures
 
 
-def panels(count: int, width: float = 3.1, height: float = 2.5) -> tuple[Figure, list[Axes]]:
-    """A row of empty panels with room for a legend below."""
+def panels(
+    count: int, width: float = 3.1, height: float = 2.5, columns: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Empty panels, in a row or in rows of so many, with room for a legend below."""
     from matplotlib import pyplot as plt  # chooses a backend: only when a figure is wanted
 
+    across = count if columns is None else columns
+    down = -(-count // across)
     figure, axes = plt.subplots(
-        1, count, figsize=(width * count, height + 0.8), squeeze=False, layout="constrained"
+        down,
+        across,
+        figsize=(width * across, height * down + 0.8),
+        squeeze=False,
+        layout="constrained",
     )
-    return figure, list(axes[0])
+    return figure, list(axes.flat)
 
 
 # Curves over steps ------------------------------------------------------------------------------
@@ -143,23 +151,29 @@ def legend(figure: Figure, ax: Axes, columns: int = 3) -> None:
 
 
 def draw_small(records: list[Record]) -> Figure:
-    """Test accuracy at both shares and test loss at the larger; bands are quartiles of splits."""
-    shares = sorted({r["share"] for r in records if r["setting"]}, reverse=True)
-    figure, axes = panels(len(shares) + 1)
-    shown = [(share, "test", "test accuracy") for share in shares] + [
-        (shares[0], "test_loss", "test loss")
-    ]
-    for ax, (share, key, title) in zip(axes, shown, strict=True):
-        for record in records:
-            squares = SMALL[record["name"]].squares and key == "test_loss"
-            if record["setting"] and record["share"] == share and not squares:
-                curve = record["curve"]
-                values = [np.array(curve[key][part]) for part in ("low", "median", "high")]
-                small = SMALL[record["name"]]
-                steps = np.array(curve["step"], dtype=np.float64)
-                heights = (values[0], values[1], values[2])
-                band(ax, steps, heights, COLORS[record["name"]], small.label)
+    """Both accuracies and the test loss at the larger share, and test accuracy at the other.
+
+    Bands are quartiles of splits.
+    """
+    finals = [record for record in records if record["setting"]]
+    first, *others = sorted({record["share"] for record in finals}, reverse=True)
+    shown = [(first, "train", "training accuracy"), (first, "test", "test accuracy")]
+    shown += [(first, "test_loss", "test loss")]
+    shown += [(share, "test", "test accuracy") for share in others]
+    figure, axes = panels(len(shown), columns=2)
+    for ax, (share, key, title) in zip(axes, shown, strict=False):
+        for record in (r for r in finals if r["share"] == share):
+            small = SMALL[record["name"]]
+            if small.squares and key == "test_loss":
+                continue  # of another kind
+            steps = np.array(record["curve"]["step"], dtype=np.float64)
+            low, middle, high = (
+                np.array(record["curve"][key][part]) for part in ("low", "median", "high")
+            )
+            band(ax, steps, (low, middle, high), COLORS[record["name"]], small.label)
         dress(ax, f"{title}, {share:.0%} to train on", "step")
+    for ax in axes[len(shown) :]:
+        ax.set_axis_off()
     legend(figure, axes[0], columns=4)
     return figure
 
