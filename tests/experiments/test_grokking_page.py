@@ -136,7 +136,7 @@ def test_two_layers_hold_only_if_they_are_faster(results, factor, standard, verd
 def test_a_gated_layer_that_does_not_learn_is_told_of(results):
     row_of(results, "gated").update(steps_to_99=None, last_step=3000)
     assert verdicts(results)[SPEED] == "does not hold"
-    assert "The gated layer learns not in 3,000 steps" in render(results, {})
+    assert "The gated layer does not learn in 3,000 steps" in render(results, {})
 
 
 @pytest.mark.parametrize(("gap", "verdict"), [(0, "holds"), (300, "half true")])

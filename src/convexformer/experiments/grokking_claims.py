@@ -27,15 +27,16 @@ class Multiple:
     least: bool = False
 
     def __str__(self) -> str:
-        """In a digit after the point, or as a bound.
+        """In a digit after the point, or more where it is small; a bound with its sign.
 
         Examples
         --------
         >>> from convexformer.experiments.grokking_claims import Multiple
-        >>> str(Multiple(6.51)), str(Multiple(20.0, least=True))
-        ('6.5x', '> 20.0x')
+        >>> str(Multiple(6.51)), str(Multiple(20.0, least=True)), str(Multiple(0.0432))
+        ('6.5x', '> 20.0x', '0.043x')
         """
-        return f"{'> ' if self.least else ''}{self.value:.1f}x"
+        number = f"{self.value:.1f}" if self.value >= 0.1 else f"{self.value:.2g}"
+        return f"{'> ' if self.least else ''}{number}x"
 
 
 def contest_row(results: Record, name: str, study: str = "contest") -> Record | None:
@@ -103,9 +104,7 @@ def _groks(results: Record) -> Claim | None:
         row = contest_row(results, name)
         if row is not None and row["steps_to_fit"] is not None:
             late = late or steps_of(row) > 2 * row["steps_to_fit"]
-            told.append(
-                f"{label}: fits after {row['steps_to_fit']:,.0f} steps, learns {_when(row)}"
-            )
+            told.append(f"{label}: fits after {row['steps_to_fit']:,.0f} steps, {_learns(row)}")
     if not told:
         return None
     paper = "Standard transformers grok: they fit after 10³ steps and generalise after 10⁵."
@@ -117,7 +116,7 @@ def _faster(results: Record) -> Claim | None:
     if gated is None:
         return None
     if gated["steps_to_99"] is None:
-        return Claim(paper, "does not hold", f"The gated layer learns {_when(gated)}.")
+        return Claim(paper, "does not hold", f"The gated layer {_learns(gated)}.")
     told, times = [], {}
     for row in (r for r in results["rows"] if r["study"] == "contest" and r["name"] in RIVALS):
         times[row["name"]] = steps = in_steps(row, gated)
@@ -210,6 +209,11 @@ def _sized(row: Record) -> str:
     return f"({row['parameters'] / 1000:.0f}k) {_when(row)}"
 
 
+def _learns(row: Record) -> str:
+    when = _when(row)
+    return f"does {when.replace('not', 'not learn', 1)}" if "not" in when else f"learns {when}"
+
+
 def _when(row: Record) -> str:
     if row["steps_to_99"] is None:
         return f"not in {row['last_step']:,.0f} steps (best {percent(row['best'])})"
@@ -297,7 +301,7 @@ def why(results: Record) -> list[str]:
     for row in results["rows"]:
         if row["study"] == "ablation" and row is not base:
             groups[compared(row, base)].append(f"{row['name']} ({_short(row)})")
-    sentences = [f"As chosen, the gated layer learns {_when(base)}."]
+    sentences = [f"As chosen, the gated layer {_learns(base)}."]
     sentences += [f"{GROUPS[g]}: {'; '.join(w)}." for g, w in groups.items() if w]
     return sentences + [s for s in (_control(results), _representation(results)) if s]
 
