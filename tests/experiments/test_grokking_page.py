@@ -78,9 +78,10 @@ def test_who_never_gets_there_counts_with_the_steps_it_had(results, default, ver
     assert f"> {default}.0x" in render(told, {})
 
 
-def small(name, best, last, share=0.8):
+def small(name, best, last, share=0.8, fitted=1.0):
     one = {"setting": [0.01, 1.0, 1.0], "share": share, "steps": 2000, "study": "small"}
-    return one | {"name": name, "best": best, "last": last, "first_99": [None for _ in best]}
+    told = {"best": best, "last": last, "first_99": [None for _ in best]}
+    return one | {"name": name, "curve": {"train": {"median": [0.2, fitted]}}} | told
 
 
 @pytest.mark.parametrize(
@@ -204,10 +205,15 @@ def test_what_was_hardly_chosen_is_told(results):
     tuning = row_of(results, "gated") | {"study": "tuning", "all_settled": [None]}
     grid = [{"lr": 0.02, "decay": 1.0, "scale": 1.0, "last": 0.1}]
     choice = small("gated", [], []) | {"setting": None, "grid": grid}
-    results["small"] = [choice, small("gated", [0.5], [0.4])]
+    results["small"] = [
+        choice,
+        small("gated", [0.5], [0.4]),
+        small("power", [0.5], [0.4], fitted=0.7),
+    ]
     page = render(results | {"rows": [row_of(results, "gated"), tuning]}, {})
     assert "no recipe of the search settled, so that" in page
     assert "and so hardly chosen: gated layer (80%)." in page
+    assert "told at the end by: standard block (80%)." in page
     tuning["all_settled"], grid[0]["last"] = [None, 150], 0.3
     page = render(results | {"rows": [row_of(results, "gated"), tuning]}, {})
     assert "settled, so that" not in page and "hardly chosen" not in page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .grokking_claims import contest_row, small_finals
-from .grokking_jobs import Recipe
+from .grokking_jobs import LEVEL, Recipe
 from .grokking_small import MODULUS, SHARES, SMALL
 from .grokking_studies import BETAS, CONTESTANTS, DECAYS, RATES
 from .records import Record
@@ -32,6 +32,7 @@ def left_out(results: Record) -> list[str]:
             "Modulo 15, chosen while all settings were still near chance, and so hardly chosen",
             _hardly_chosen(results),
         ),
+        ("Modulo 15, not even the training part is told at the end by", _unfit(results)),
         ("Not run", _not_run(results)),
         ("Modulo 15, not run", _small_not_run(results)),
     ):
@@ -86,6 +87,16 @@ def _hardly_chosen(results: Record) -> list[str]:
         if not record["setting"]
         and record["name"] in finals.get(record["share"], {})
         and max(one["last"] for one in record["grid"]) < 2 / MODULUS
+    ]
+
+
+def _unfit(results: Record) -> list[str]:
+    """Whose median split is below 99 % of its training part at the last measurement."""
+    return [
+        f"{SMALL[name].label} ({share:.0%})"
+        for share, final in small_finals(results).items()
+        for name, record in final.items()
+        if record["curve"]["train"]["median"][-1] < LEVEL
     ]
 
 
