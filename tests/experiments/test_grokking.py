@@ -180,6 +180,7 @@ def test_every_contestant_is_searched_by_the_same_rule():
         "standard block, Power et al.'s recipe",
         "the paper's block, Power et al.'s recipe",
         "standard block, no weight decay",
+        "standard block, Power et al.'s recipe with Grokfast",
     ]
     assert [len(line(CONTESTANTS["prox"].start)) for line in SEARCH] == [6, 5, 6]
 

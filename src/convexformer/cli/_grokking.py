@@ -47,7 +47,8 @@ Moduli = Annotated[list[int] | None, typer.Option("--modulus", help="97, 15 or b
 Layers = Annotated[list[int] | None, typer.Option("--layers", help="Of 1, 2 and 4, which depths.")]
 NAMES = (  # grokking.MODELS in words: that needs torch, which help must do without
     "gated, power, mlp, power-default, grokfast, prox, power-wide, orthograd, gated-2, paper, "
-    "simplex, gated-4, power-2, paper-default, no-decay, hypercube, square, power-4"
+    "simplex, gated-4, power-2, paper-default, no-decay, grokfast-default, hypercube, "
+    "square, power-4"
 )
 Models = Annotated[
     list[str] | None,

@@ -136,7 +136,15 @@ def _faster(results: Record) -> Claim | None:
     return Claim(paper, verdict, evidence)
 
 
-RIVALS = ("power-default", "power", "power-wide", "grokfast", "orthograd", "mlp")
+RIVALS = (
+    "power-default",
+    "power",
+    "power-wide",
+    "grokfast",
+    "grokfast-default",
+    "orthograd",
+    "mlp",
+)
 
 
 def grokking_gap(record: Record) -> float | None:

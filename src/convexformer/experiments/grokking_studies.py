@@ -112,6 +112,14 @@ CONTESTANTS: dict[str, Contestant] = {
     "no-decay": Contestant(
         "standard block, no weight decay", "power", fixed=plain("power", 0.0), steps=15000, seeds=2
     ),
+    "grokfast-default": Contestant(
+        "standard block, Power et al.'s recipe with Grokfast",
+        "power",
+        "grokfast",
+        fixed=replace(plain("power", 1.0), optimizer="grokfast", tweaks=dict(FILTERS[0])),
+        steps=8000,
+        seeds=3,
+    ),
 }
 
 
