@@ -205,7 +205,6 @@ def draw_ablations(results: Record) -> Figure:
     colors = [HUES[0] if row["name"] == "as chosen" else MUTED for row in rows]
     figure, (ax,) = panels(1, width=6.4, height=0.24 * len(rows) + 0.2)
     horizontal(ax, labels, steps, colors, "steps to 99 % test accuracy")
-    style: dict[str, Any] = {"va": "center", "fontsize": 8}
     for place, row in enumerate(rows):
         if row["steps_to_99"] is None:
             words = f"not in {row['last_step']:.0f} steps"
@@ -214,7 +213,7 @@ def draw_ablations(results: Record) -> Figure:
             else:
                 words += f"; best {percent(row['best'])}"
             start = max((step for step in row["all_steps_to_99"] if step), default=0)  # of dots
-            ax.annotate(words, (start, place), (6, 0), textcoords="offset points", **style)
+            note(ax, words, (start, place))
     return figure
 
 
@@ -225,19 +224,30 @@ def horizontal(
     colors: list[str],
     title: str,
 ) -> None:
-    """Bars of medians from above to below, with a dot for every seed that has a value."""
+    """Bars of medians from above to below, and their numbers; dots are seeds that have a value."""
     style: dict[str, Any] = {"color": INK, "s": 9, "zorder": 3, "linewidths": 0}
+    lowest = 0.0
     for place, (mine, color) in enumerate(zip(values, colors, strict=True)):
+        dots = sorted(value for value in mine if value is not None)
+        lowest = min([lowest, *dots])
         if (median := middle(mine)) is not None:
             ax.barh(place, median, color=color, alpha=0.75, height=0.62)
-        dots = sorted(value for value in mine if value is not None)
+            note(ax, f"{median:,.0f}", (max(median, dots[-1]), place))
         ax.scatter(dots, [place + aside for aside in apart(dots)], **style)
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
-    ax.set_xlim(left=0)
+    ax.margins(x=0.12)  # for the numbers
+    ax.set_xlim(left=lowest)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.set_xlabel(title)
+
+
+def note(ax: Axes, words: str, place: tuple[float, float]) -> None:
+    """Words to the right of a bar or a dot."""
+    ax.annotate(
+        words, place, (6, 0), textcoords="offset points", va="center", fontsize=8, color=INK
+    )
 
 
 def apart(dots: list[float]) -> list[float]:
