@@ -311,6 +311,17 @@ def test_a_run_stops_in_time_and_goes_on(tmp_path, small):
     assert grokking.run(tmp_path, settings) == results
 
 
+def test_who_learns_too_late_to_be_followed_is_counted_apart():
+    record = grokking_jobs.describe([p | {"train_accuracy": 1.0, "seconds": 0.0} for p in LATE])
+    told = {"study": "contest", "name": "gated", "recipe": {"model": "gated"}, "parameters": 1}
+    told |= {"zero_groups": None, "unaveraged": 0.0, "diverged": False}
+    (row,) = grokking.rows([record | told, record | told | {"diverged": True}])
+    assert (row["reached"], row["persistent"], row["unfollowed"]) == (2, 0, 1)
+
+
+LATE = [{"step": 25 * i, "test_accuracy": a} for i, a in enumerate([0.5, 0.99, 1.0])]
+
+
 def test_medians_count_those_that_never_got_there():
     one = {"study": "contest", "name": "mlp", "recipe": {"model": "mlp"}, "parameters": 1}
     one |= {"best": 1.0, "ms_per_step": 1.0, "last_step": 9, "zero_groups": None, "unaveraged": 1}

@@ -214,6 +214,7 @@ def _row(group: list[Record]) -> Record:
         "seeds": len(group),
         "reached": sum(record["steps_to_99"] is not None for record in group),
         "persistent": sum(record["persistent"] is True for record in group),
+        "unfollowed": sum(_unfollowed(record) for record in group),
         "steps_to_99": middle([record["steps_to_99"] for record in group]),
         "steps_to_fit": middle([record["steps_to_fit"] for record in group]),
         "seconds_to_99": middle([record["seconds_to_99"] for record in group]),
@@ -225,6 +226,12 @@ def _row(group: list[Record]) -> Record:
         "ms_per_step": median(record["ms_per_step"] for record in group),
         "last_step": max(record["last_step"] for record in group),
     }
+
+
+def _unfollowed(record: Record) -> bool:
+    """Whether a network learnt so late that its steps were over before persistence could show."""
+    learnt = record["steps_to_99"] is not None and not record.get("diverged")
+    return learnt and record["persistent"] is None
 
 
 def middle(values: list[float | None]) -> float | None:

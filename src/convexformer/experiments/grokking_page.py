@@ -225,11 +225,16 @@ def _contest_table(results: Record) -> str:
                 "" if row["steps_to_99"] is None else f"{seconds_of(results, row):.1f}",
                 str(in_seconds(results, row, gated)) if gated is not None and known else "",
                 f"{row['reached']} of {row['seeds']}",
-                f"{row['persistent']} of {row['seeds']}",
+                _persistent(row),
             ]
         )
     header = ["", "parameters", "steps to 99 %", "multiple", "seconds", "multiple"]
     return table([*header, "seeds at 99 %", "persistent"], rows)
+
+
+def _persistent(row: Record) -> str:
+    words, late = f"{row['persistent']} of {row['seeds']}", row.get("unfollowed", 0)
+    return f"{words} ({late} learnt too late to tell)" if late else words
 
 
 def _other_splits(results: Record) -> str:
