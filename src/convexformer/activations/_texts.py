@@ -33,6 +33,8 @@ def read_texts(path: str | os.PathLike[str]) -> list[Text]:
     [('A question?', 'An answer.'), ('Another?', 'Yes.')]
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a text file with a text per line.")
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give a text file with a text per line.")
     try:

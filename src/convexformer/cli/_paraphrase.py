@@ -11,7 +11,7 @@ from rich.text import Text
 from . import _options as opt
 from ._console import InputError, check_folder, emit, friendly, out
 from ._extract import running
-from ._teacher import Layer, Model, Mrpc
+from ._teacher import Layer, Model
 
 PAGE = "paraphrase.md"
 
@@ -21,6 +21,16 @@ Folder = Annotated[
 Page = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Where to write the page.", show_default=f"{PAGE} in DIR"),
+]
+
+Mrpc = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="CONVEXFORMER_MRPC",
+        help="Folder with MRPC's files, msr_paraphrase_train.txt and msr_paraphrase_test.txt.",
+        show_default=False,
+    ),
 ]
 
 

@@ -75,6 +75,13 @@ def teacher(
             rows = experiment.run_quick(lessons, folder, report)
         if not json:
             _tell(lessons.source, lessons.sizes, rows)
+            out().print(
+                Text(
+                    "Quick: one seed, no tuning, few steps. For students tuned and trained to the "
+                    "end, and who is ahead then, see docs/teacher.md.\n",
+                    "dim",
+                )
+            )
         emit(_short(lessons, rows))
         return
     with progress(folder) as report:
@@ -127,6 +134,7 @@ def _short(lessons: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _tell(source: str, sizes: tuple[int, ...], rows: list[dict[str, Any]]) -> None:
     from convexformer.experiments.teacher_data import TARGETS
     from convexformer.experiments.teacher_jobs import LABELS
+    from convexformer.experiments.teacher_page import still_falls
 
     from ._words import plain_table
 
@@ -138,6 +146,7 @@ def _tell(source: str, sizes: tuple[int, ...], rows: list[dict[str, Any]]) -> No
     )
     task, table = None, None
     numbers = ("test loss", "seconds", "gap")
+    falling = False
     for row in rows:
         if row["task"] != task:
             if table is not None:
@@ -147,13 +156,14 @@ def _tell(source: str, sizes: tuple[int, ...], rows: list[dict[str, Any]]) -> No
             title = f"{TARGETS[task['target']]}; inputs: {dim}"
             console.print(Text(title, "bold"))
             table = plain_table("student", *numbers, right=numbers)
-        gap = row.get("relative_gap")
+        gap, falls = row.get("relative_gap"), not row["convex"] and still_falls(row)
+        falling |= falls
         assert table is not None
         table.add_row(
             Text(LABELS[row["student"]], "bold" if row["convex"] else ""),
-            f"{row['test_loss']:.3f}",
+            f"{row['test_loss']:.3f}{'*' if falls else ' '}",
             f"{row['seconds_to_converge']:.1f}",
-            "" if gap is None else Text(f"{abs(gap):.0e}", "green"),
+            "" if gap is None else Text(f"{gap:.0e}", "green"),
         )
     console.print(table)
     console.print(
@@ -161,7 +171,9 @@ def _tell(source: str, sizes: tuple[int, ...], rows: list[dict[str, Any]]) -> No
             "\nTest loss: squared error over that of predicting the mean. Seconds: processor time "
             "on one thread, until the validation loss is within 1 % of its lowest, or from the "
             "data to the certified model. Gap: relative duality gap; students without one "
-            "have no proof of anything.",
+            "have no proof of anything."
+            + " *: still falling when its steps were used up."
+            * falling,
             "dim",
         )
     )

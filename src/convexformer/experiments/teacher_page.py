@@ -238,7 +238,7 @@ def _certified(results: Record) -> list[str]:
     ]
 
 
-def _falls(row: Record) -> bool:
+def still_falls(row: Record) -> bool:
     """Whether a trained student still gained 1 % in the last 100 of its steps."""
     losses = row["curve"]["validation"]
     return len(losses) > LAST and min(losses[-LAST:]) < 0.99 * min(losses[:-LAST])
@@ -251,7 +251,7 @@ def _unfinished(results: Record) -> list[str]:
         f"{label(results, row['student'])} ({results['targets'][row['task']['target']]}"
         + (", all channels)" if row["task"]["dim"] is None else ")")
         for row in rows
-        if row["student"] != "undertrained" and _falls(row)
+        if row["student"] != "undertrained" and still_falls(row)
     ]
     if not names:
         return []
@@ -269,8 +269,8 @@ def _contest(results: Record, where: str, rows: list[Record]) -> list[str]:
         return []
     verdict = "Convex wins." if convex["test_loss"] < other["test_loss"] else "Convex loses."
     if "wins" in verdict and not any(row["student"] == "softmax-12" for row in rows):
-        verdict = "Convex wins; 12 softmax heads, which might not lose, were not run."
-    if _falls(other):
+        verdict = "Convex is ahead of what was run, which 12 softmax heads were not."
+    if still_falls(other):
         verdict += " The loss of the other was still falling when its steps were used up."
     return [
         f"{where}: the best convex student is {label(results, convex['student'])}, "
@@ -335,7 +335,7 @@ def _seconds(results: Record, where: str, known: dict[str, Record]) -> list[str]
         if (row["student"], row["task"]) == ("offsets", ours["task"] | {"dim": 64})
         and row["chosen"] == ours["chosen"]
     ]
-    more = " (it was still falling)" if _falls(head) else ""
+    more = " (it was still falling)" if still_falls(head) else ""
     return [
         f"{where}: {label(results, 'offsets')}, is certified to {ours['relative_gap']:.0e} within "
         f"{ours['seconds']:.1f} s, {ours['seconds_of_all']:.1f} s with the path that chose its "

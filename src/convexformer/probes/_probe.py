@@ -60,7 +60,7 @@ def probe(
         Of :func:`~convexformer.activations.extract`, with values, heads and maps; or values and
         maps in memory.
     window : int, default=8
-        Offsets from -window to window; to 0 where attention is causal.
+        Offsets from -window to window, as far as texts reach; to 0 where attention is causal.
     tol : float, default=1e-6
         Relative duality gap.
     max_texts : int, default=2000
@@ -97,7 +97,8 @@ def probe(
         activations = Activations.open(activations)
     found = activations
     _check(found, window, max_texts, tol)
-    texts = _Texts(found, window, _split(found, max_texts, seed))
+    reach = max(1, int(found.lengths.max()) - 1)  # further places are never read
+    texts = _Texts(found, min(window, reach), _split(found, max_texts, seed))
     n_targets = tuple(int(found.lengths[part].sum()) for part in texts.parts)
     _warn_if_few(n_targets[0], len(texts.places.names) * found.head_dim, sum(map(len, texts.parts)))
     heads = []

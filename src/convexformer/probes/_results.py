@@ -32,7 +32,7 @@ class HeadProbe:
     share_error : float
         Its standard error over test texts.
     attention_share : float
-        The same of static attention alone: one weight per place, on the simplex.
+        The same of static attention alone: one weight per place, none negative, in all at most 1.
     model_attention_share : float
         The same of the model's own mean attention, frozen; nothing is fitted.
     names : tuple of str
@@ -42,9 +42,11 @@ class HeadProbe:
     weights : ndarray of shape (places,)
         How far the certified coefficients of a place only weigh its values: by which number.
     attention : ndarray of shape (places,)
-        Static attention to the place: the weights on the simplex that explain most.
+        Static attention to the place: the weights that explain most, none negative, in all at most
+        1; what is missing goes to what does not vary.
     model_attention : ndarray of shape (places,)
-        The model's own mean attention to it; of "mean", what is left.
+        The model's own mean attention to it; of "mean", what is left. A landmark is also at some
+        offset and counts for both, so that the sum may exceed 1.
     certificate : Certificate
         Of the fit: by how much, at most, another static mixing could lower its objective.
     betas, validation : ndarray of shape (B,)

@@ -178,7 +178,7 @@ class StaticFit:
     weights : ndarray of shape (places,)
         The number a for which ``a I`` is nearest to Z_k, in the metric of the place's values.
     attention : ndarray of shape (places,)
-        Static attention: weights on the simplex that explain most.
+        Static attention: weights that explain most, none negative, in all at most 1.
     attention_b : ndarray of shape (e,)
         Intercept beside these.
     """
