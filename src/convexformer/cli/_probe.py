@@ -224,7 +224,6 @@ def _table(heads: list[HeadProbe]) -> Table:
 
     numbers = ("head", "share", "by weights", "own")
     table = plain_table("head", "share", "", "by weights", "own", "reads", right=numbers)
-    table.columns[-1].no_wrap = False  # in a narrow terminal no number is lost
     for head in heads:
         if head.constant:
             table.add_row(str(head.head), "", "", "", "", Text("writes the same everywhere", "dim"))

@@ -55,10 +55,14 @@ def bar(value: float, largest: float, width: int = BAR_WIDTH) -> Text:
 
 
 def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """A table without a frame; the columns in `right` are numbers."""
+    """A table without a frame; the columns in `right` are numbers, those without a name bars.
+
+    Where there is little room only words are wrapped: no number is lost.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+        number = name in right
+        table.add_column(name, justify="right" if number else "left", no_wrap=number or not name)
     return table
 
 
