@@ -139,7 +139,8 @@ class _Descent:
         self.norms = problem.penalty.norms
         value = at.loss + beta * float(np.sum(self.weight * self.norms(self.Z0)))
         self.spot = self.best = _Spot(self.Z0, at.S, at.b, point.V, self.M0, value)
-        self.least, self.curvatures = np.inf, list[float]()
+        self.start = self.least = np.inf
+        self.curvatures = list[float]()
 
     # Steps ---------------------------------------------------------------------------------------
 
@@ -149,11 +150,11 @@ class _Descent:
         Returns whether Newton's method would not get there sooner.
         """
         curvature, values = self._curvature(), [self.spot.value]
-        start = self.least = self._gap()
+        self.start = self.least = self._gap()
         for step in range(1, MOST_STEPS):
             new = self._step(curvature, max(values[-MEMORY:]))
             if new is None:  # what is left to gain drowns in rounding
-                return self.least < NEAR * start
+                return self.least < NEAR * self.start
             old, self.spot = self.spot, new
             values.append(new.value)
             if step % CHECK == 0:
@@ -162,7 +163,7 @@ class _Descent:
                     self.least, self.best = gap, new
                 if self.least <= target or clock.late():
                     return True
-                if step >= TRIAL and self._seconds_left(goal) > HOPE * self._newton_seconds():
+                if step >= TRIAL and self._is_slow(step, goal):
                     return False
             move = new.Z - old.Z
             size = float(np.sum(move * move))
@@ -209,20 +210,29 @@ class _Descent:
         point = DualPoint(spot.V, spot.M, self.norms(spot.M) / self.weight)
         return spot.value - self.problem.dual_value(point, self.beta)
 
-    def _seconds_left(self, goal: float) -> float:
-        """As many steps as the spread of curvatures seen so far calls for."""
+    def _is_slow(self, step: int, goal: float) -> bool:
+        """Whether Newton's method promises to be done sooner, or would have been by now."""
+        newton, each = self._newton_seconds(), self._step_seconds()
+        return self._steps_left(step, goal) * each > HOPE * newton or step * each > newton
+
+    def _steps_left(self, step: int, goal: float) -> float:
+        """As many as the spread of curvatures calls for, or half of what the gap's fall does."""
         low_to_high = sorted(self.curvatures) or [0.0]
         low, high = low_to_high[len(low_to_high) // 8], low_to_high[-1]
         if high >= MOST_SPREAD * low and self.least > NEAR * self.spot.value:
             return np.inf
-        steps = 1.4 * np.sqrt(high / low) * np.log(max(self.least / goal, 1.0))
+        ahead = np.log(max(self.least / goal, 1.0))
+        fallen = np.log(max(self.start / self.least, 1.0 + 1e-3))
+        return float(ahead * max(1.4 * np.sqrt(high / low), 0.5 * step / fallen))
+
+    def _step_seconds(self) -> float:
         N, c = self.spot.S.shape
         numbers = self.X.A.size
         product = 8 * numbers / (CACHE_SPEED if 4 * numbers < CACHE else MEMORY_SPEED)
         if c > 1:  # a few columns at once are slower than one
             product = max(2 * product, 2 * numbers * c / SPEED)
         entries = 0.0 if self.problem.loss.quadratic else ENTRY * N * c
-        return float(steps * (product + STEP + entries))
+        return product + STEP + entries
 
     def _newton_seconds(self) -> float:
         """Roughly what Newton's method would take with the coefficients that are in use."""
