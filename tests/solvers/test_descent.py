@@ -12,8 +12,10 @@ from convexformer.problem import (
     Squared,
     TokenDesign,
 )
-from convexformer.solvers import descent, newton, solve, solve_path, workspace
+from convexformer.solvers import descent, newton, rounds, solve, solve_path, workspace
 from convexformer.solvers.solution import Clock, Iterate
+from convexformer.solvers.spectral import TRIAL, Spectral
+from convexformer.solvers.sweeps import Sweeps
 from convexformer.solvers.workspace import Workspace, low_precision
 
 
@@ -41,7 +43,7 @@ def steps_first(monkeypatch):
 
 def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):
     problem = made(N=40_000, n=8, d=16)
-    monkeypatch.setattr(descent, "_Descent", never)
+    monkeypatch.setattr(descent, "_round", never)
     assert solve(problem, 0.1 * problem.beta_max).converged
 
 
@@ -62,7 +64,7 @@ def test_independent_tokens_need_no_newton_step(monkeypatch, loss, c, penalty, i
     beta = 0.1 * problem.beta_max
     expected = solve(problem, beta, tol=1e-10, method="newton").certificate
     monkeypatch.setattr(newton, "minimise", never)
-    monkeypatch.setattr(descent._Descent, "_newton_seconds", lambda self: np.inf)
+    monkeypatch.setattr(rounds.Round, "_newton_seconds", lambda self, Z: np.inf)
     found = solve(problem, beta, tol=1e-8)
     assert found.converged
     assert found.certificate.primal == pytest.approx(expected.primal, rel=1e-7)
@@ -70,22 +72,22 @@ def test_independent_tokens_need_no_newton_step(monkeypatch, loss, c, penalty, i
 
 @pytest.mark.usefixtures("steps_first")
 def test_alike_tokens_are_left_to_newton_after_a_few_steps(monkeypatch):
-    problem, steps = made(common=30.0, intercept=False), []
-    plain = descent._Descent._step
-    monkeypatch.setattr(
-        descent._Descent, "_step", lambda self, *a: steps.append(1) or plain(self, *a)
-    )
+    problem, steps = made(common=30.0, c=2, penalty="token", intercept=False), []
+    plain = Spectral._step
+    monkeypatch.setattr(Spectral, "_step", lambda self, *a: steps.append(1) or plain(self, *a))
     found = solve(problem, 0.01 * problem.beta_max)
     assert found.converged
-    assert 0 < len(steps) <= 2 * descent.TRIAL
+    assert 0 < len(steps) <= 2 * TRIAL
 
 
 @pytest.mark.usefixtures("steps_first")
-def test_a_path_that_slows_down_does_not_try_again(monkeypatch):
-    problem, slow = made(common=30.0, intercept=False), []
-    plain = descent._Descent.run
+@pytest.mark.parametrize("c", [1, 2])
+def test_a_path_that_slows_down_does_not_try_again(monkeypatch, c):
+    problem, slow = made(common=30.0, c=c, penalty="token", intercept=False), []
+    way = Sweeps if c == 1 else Spectral
+    plain = way.run
     monkeypatch.setattr(
-        descent._Descent, "run", lambda self, *a: slow.append(not plain(self, *a)) or not slow[-1]
+        way, "run", lambda self, *a: slow.append(not plain(self, *a)) or not slow[-1]
     )
     betas = problem.beta_max * np.geomspace(0.5, 0.01, 6)
     assert all(s.converged for s in solve_path(problem, betas))

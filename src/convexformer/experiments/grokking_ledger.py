@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from .records import Record, append, read_lines, stamp
+from .records import Record, alike, append, read_lines, stamp
 
 Report = Callable[[int, str], None]
 
@@ -24,6 +24,11 @@ class Task(Protocol):
 
 class OutOfTime(Exception):
     """There is no time to begin another job; what is finished is kept."""
+
+
+def _is_of(key: Record, line: Record) -> bool:
+    """Whether a finished job agrees with all that this key says."""
+    return all(name in line and alike(value, line[name]) for name, value in key.items())
 
 
 class Ledger:
@@ -54,7 +59,7 @@ class Ledger:
     def do(self, job: Task, *, at_once: bool = False) -> Record:
         """The record of a job, from the file or by running it; `at_once`: even if time is over."""
         key = job.key
-        record = next((line for line in reversed(self.lines) if key.items() <= line.items()), None)
+        record = next((line for line in reversed(self.lines) if _is_of(key, line)), None)
         if record is None:
             late = self.deadline is not None and time.monotonic() > self.deadline
             if late and not at_once:

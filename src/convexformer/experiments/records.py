@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Iterable, Iterator
@@ -49,6 +50,26 @@ def read_lines(file: Path) -> Iterator[Record]:
                 f"{file}, line {number}, is not a record ({error}). Remove the line; its job will "
                 "be done again."
             ) from error
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether values as JSON has them are equal but for the last bits of numbers.
+
+    Logarithms differ there from one machine to another, and with them grids of penalties: what was
+    finished elsewhere is finished.
+
+    Examples
+    --------
+    >>> alike({"betas": [0.1 + 0.2]}, {"betas": [0.3]}), alike([0.3], [0.31])
+    (True, False)
+    """
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(alike(a[name], b[name]) for name in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(alike, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-12)
+    return bool(a == b)
 
 
 def replace(file: Path, text: str) -> None:

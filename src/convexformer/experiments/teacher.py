@@ -60,10 +60,10 @@ SHORT = Budget(steps=800, patience=6, tuning_steps=100)
 WIDE = Budget(patience=6, seeds=1, batch=64)  # a step costs over ten times as much
 STUDIES = (
     Study(WHOLE, (*MAIN, "softmax-12")),
-    Study(Task("attention", dim=None), ("offsets", "softmax-1"), WIDE, like=WHOLE),
+    Study(Task("attention", dim=None), ("offsets", "softmax-1", "softmax-12"), WIDE, like=WHOLE),
     Study(Task("first"), VECTOR, SHORT),
     Study(Task("head"), FEW, SHORT),
-    Study(Task("output"), FEW, SHORT),
+    Study(Task("output"), (*FEW, "softmax-12"), SHORT),
     Study(WHOLE, ABLATIONS),
     Study(Task("first"), LAST, SHORT),
     Study(WHOLE, (*MORE, *POSITIONS)),

@@ -12,6 +12,7 @@ from ..problem import Design, Problem
 from ..problem.designs import Groups, product, row_slices, transposed_product
 from .blocks import Axes
 from .machine import CACHE
+from .sweeps import Blocks
 
 Array = NDArray[np.float64]
 
@@ -34,6 +35,7 @@ class Workspace:
         self.axes: Axes | None = None  # of all tokens, once outputs descend together
         self.shared: Any = None  # kernel of outputs that share tokens
         self.columns = Columns(problem.design, problem.center)
+        self.blocks = Blocks(problem)
         self.descends = True  # whether first-order steps may be the quick way
         self.factorise = False  # whether conjugate gradients have proved too slow
 

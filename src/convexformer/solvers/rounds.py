@@ -1,0 +1,67 @@
+"""What rounds of first-order steps share: where they start, their gap, and when they are slow.
+
+A round works on some groups, in float32, on changes from a point that is known in float64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import DualPoint, Problem
+from ..problem.designs import Groups
+from .machine import SPEED
+from .solution import Iterate
+
+Array = NDArray[np.float64]
+
+NEAR = 1e-2  # relative gap below which a point is a good start for Newton's method
+HOPE = 0.6  # of Newton's time that steps may take, for they may take longer
+OTHERS = 1.5  # what else it takes, beside the factorisations
+NEWTON_STEP = 8e-4  # seconds of a step beyond products
+
+
+class Round:
+    """First-order steps on the coefficients of `groups`, from the point `at`."""
+
+    def __init__(
+        self, problem: Problem, beta: float, at: Iterate, point: DualPoint, groups: Groups
+    ) -> None:
+        self.problem, self.beta = problem, beta
+        self.origin, self.point, self.groups = at, point, groups
+        self.Z0, self.M0 = at.Z[groups], point.M[groups]
+        self.weight = problem.penalty.column(problem.shape[0])[groups]
+        self.norms = problem.penalty.norms
+        self.value = at.loss + beta * float(np.sum(self.weight * self.norms(self.Z0)))
+        self.start = self.least = np.inf  # gaps: the first one, and the lowest
+        self.best, self.best_b = self.Z0, at.b  # where it is lowest
+
+    def gap(self, value: float, V: Array, M: Array) -> float:
+        """Objective less dual bound, as far as these groups go."""
+        point = DualPoint(V, M, self.norms(M) / self.weight)
+        return value - self.problem.dual_value(point, self.beta)
+
+    def is_slow(self, spent: float, left: float, Z: Array) -> bool:
+        """Whether Newton's method promises to be done sooner, or would have been by now."""
+        newton = self._newton_seconds(Z)
+        return left > HOPE * newton or spent > newton
+
+    def _newton_seconds(self, Z: Array) -> float:
+        """Roughly what Newton's method would take with the coefficients that are in use."""
+        N, c = self.origin.S.shape
+        cells = self.norms(Z) > 0
+        columns = int(np.count_nonzero(np.any(cells, axis=1))) * self.Z0.shape[1]
+        used, samples = int(np.count_nonzero(cells)) * self.Z0.shape[1], N
+        if self.problem.loss.joint:
+            used, samples = used * c // cells.shape[1], N * (c - 1)
+        size = min(used, samples)
+        form = N * used**2 if used <= samples else N**2 * columns
+        models, steps = (1, 8) if self.problem.loss.quadratic else (6, 18)
+        flops = models * form + steps * size**3 / 3
+        return OTHERS * flops / SPEED + steps * NEWTON_STEP
+
+    def found(self) -> Iterate:
+        """The best point, in float64."""
+        Z = np.zeros_like(self.origin.Z)
+        Z[self.groups] = self.best
+        return Iterate.at(self.problem, Z, self.problem.scores(Z), self.best_b)

@@ -1,0 +1,229 @@
+r"""Sweeps over blocks of tokens, each moved by a proximal step of its own length.
+
+.. math:: Z_B^+ = \mathrm{prox}_{\beta/L_B}\bigl(Z_B + M_B / L_B\bigr), \qquad
+          L_B \approx \|X_B\|^2
+
+with the correlations M of the residuals at the moment; for one output of the squared loss. A block
+is read once and used twice, blocks that come later see what earlier ones did, and every few sweeps
+end with Anderson's extrapolation: steps that move all tokens at once take twice as many passes.
+Larger blocks would be fewer calls, but more passes.
+
+Products are in float32, on changes since a point that is known in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.blas import sgemv
+
+from ..problem import DualPoint, Problem
+from ..problem.designs import Groups
+from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED
+from .rounds import NEAR, Round
+from .solution import Clock, Iterate
+
+Array = NDArray[np.float64]
+Floats = NDArray[np.float32]
+
+SWEEPS = 5  # of a cycle
+MOST_CYCLES = 60  # of a round
+LITTLE, STALLED = 1e-3, 2  # part of the gap, by which to fall; cycles that fail to, at an end
+BLOCK_BYTES, BLOCK_COLUMNS = 1 << 20, 256  # of a block, unless a token is larger
+POWERS, SLACK = 4, 1.1  # products that find a block's curvature, and by how much it is enlarged
+VISIT, CYCLE = 1.5e-5, 4e-4  # seconds beyond products
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some tokens less their means, over a common size, times the root of samples' weights."""
+
+    groups: Groups
+    A: Floats  # (N, groups * d)
+    curvature: float  # of the loss along the longest axis, nearly
+
+
+class Blocks:
+    """Tokens in blocks, kept once they have been read."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.design, self.center = problem.design, problem.center
+        plain = bool(np.all(problem.weight == 1.0))
+        self.root = None if plain else np.sqrt(problem.weight)
+        columns = min(BLOCK_COLUMNS, BLOCK_BYTES // (4 * self.design.n_samples))
+        self.per_block = max(1, columns // self.design.dim)
+        self.unit = 0.0  # the common size
+        self.forget()
+
+    def forget(self) -> None:
+        self._kept = list[Block]()
+
+    def of(self, groups: Groups) -> list[Block]:
+        """Blocks with these groups, and perhaps some more."""
+        known = [k for block in self._kept for k in block.groups.tolist()]
+        new = np.setdiff1d(groups, known)
+        most = 2 + 2 * (len(known) + len(new)) // self.per_block
+        if len(self._kept) + len(new) // self.per_block > most or len(known) > 2 * len(groups):
+            self.forget()
+            new = groups
+        for first in range(0, len(new), self.per_block):
+            self._kept.append(self._read(new[first : first + self.per_block]))
+        wanted = set(groups.tolist())
+        return [block for block in self._kept if not wanted.isdisjoint(block.groups.tolist())]
+
+    def _read(self, groups: Groups) -> Block:
+        N, d = self.design.n_samples, self.design.dim
+        A: Floats = np.empty((N, len(groups) * d), dtype=np.float32)
+        for j, k in enumerate(groups.tolist()):
+            token = self.design.whole(np.array([k]), np.float64)
+            if self.center is not None:
+                token = token - self.center[k]
+            if self.root is not None:
+                token = self.root[:, None] * token
+            if not self.unit:  # squares must fit float32
+                size = float(np.max(np.abs(token[:: 1 + N // 64]))) or 1.0
+                self.unit = 1.0 if 1e-6 < size < 1e6 else size
+            A[:, j * d : (j + 1) * d] = token if self.unit == 1.0 else token / self.unit
+        return Block(groups, A, _curvature(A))
+
+
+def _curvature(A: Floats) -> float:
+    """``||A||^2``, or a little more."""
+    axis: Floats = np.ones(A.shape[1], dtype=np.float32)
+    size = float(np.linalg.norm(axis))
+    for _ in range(POWERS):
+        axis = (A @ (axis / np.float32(size))) @ A
+        size = max(float(np.linalg.norm(axis)), 1e-30)
+    return SLACK * size
+
+
+def suit(problem: Problem) -> bool:
+    """Whether sweeps are for this problem."""
+    return problem.n_outputs == 1 and problem.loss.quadratic
+
+
+class Sweeps(Round):
+    """One round on the tokens of `blocks`.
+
+    Units are such that beta and the common size of tokens are 1; dual points and scores are times
+    the root of samples' weights.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        beta: float,
+        at: Iterate,
+        point: DualPoint,
+        groups: Groups,
+        blocks: Blocks,
+    ) -> None:
+        self.blocks = blocks.of(groups)
+        self.root = 1.0 if blocks.root is None else blocks.root
+        super().__init__(
+            problem, beta, at, point, np.concatenate([block.groups for block in self.blocks])
+        )
+        ends = np.cumsum([0] + [len(block.groups) for block in self.blocks])
+        self.rows = [slice(a, b) for a, b in pairwise(ends.tolist())]
+        self.force = beta / blocks.unit  # units: of dual points and scores,
+        self.size = self.force / blocks.unit  # and of coefficients
+        self.limit = self.weight[:, 0]
+        self.Z = self.Z0[:, :, 0] / self.size
+        self.M = self.M_first = self.M0[:, :, 0] / beta
+        V = point.V[:, 0]
+        self.v_first = np.divide(V, self.root, out=np.zeros_like(V), where=V != 0.0) / self.force
+        self.e: Floats = np.zeros(len(V), dtype=np.float32)  # change of the dual point since
+        self.visits = [
+            (block.A, block.A.T, rows, step, step * self.M_first[rows], step * self.limit[rows])
+            for block, rows in zip(self.blocks, self.rows, strict=True)
+            for step in [1.0 / block.curvature]
+        ]
+
+    def run(self, target: float, goal: float, clock: Clock) -> bool:
+        """Sweep until the gap on these groups is below `target`, on the way to `goal`.
+
+        Returns whether Newton's method would not get there sooner.
+        """
+        self.start = self.least = self.gap(self.value, self.point.V, self.M0)
+        stalled = 0
+        for cycle in range(1, MOST_CYCLES):
+            before = self.value
+            self._cycle()
+            gap = self._measure()
+            falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
+            stalled = 0 if falls else stalled + 1
+            if gap < self.least:
+                self.least, self.best = gap, self.size * self.Z[:, :, None]
+            if self.least <= target or clock.late():
+                return True
+            if stalled >= STALLED:  # what is left to gain drowns in rounding
+                return self.least < NEAR * self.start
+            if cycle > 1 and self._slows(cycle, goal):
+                return False
+        return False
+
+    def _cycle(self) -> None:
+        """Some sweeps over blocks in use, or with something to gain, and an extrapolation."""
+        live = np.any(self.Z, axis=1) | (np.einsum("kd,kd->k", self.M, self.M) > self.limit**2)
+        self.live = [j for j, rows in enumerate(self.rows) if np.any(live[rows])]
+        trail = [(self.Z.copy(), self.e.copy())]
+        for _ in range(SWEEPS):
+            for j in self.live:
+                self._visit(j)
+            trail.append((self.Z.copy(), self.e.copy()))
+        self._extrapolate(trail)
+
+    def _visit(self, j: int) -> None:
+        """Move the tokens of one block."""
+        A, At, rows, step, pull, limit = self.visits[j]
+        old = self.Z[rows]
+        new = pull + step * (self.e @ A).reshape(old.shape)
+        new += old
+        norms = np.sqrt(np.einsum("kd,kd->k", new, new))
+        new *= (1.0 - limit / np.maximum(norms, limit))[:, None]
+        move = new - old
+        self.Z[rows] = new
+        self.e = sgemv(-1.0, At, move.ravel(), 1.0, self.e, trans=1, overwrite_y=1)
+
+    def _extrapolate(self, trail: list[tuple[Array, Floats]]) -> None:
+        """Go to the affine combination of points whose moves cancel best, if that is better."""
+        points = np.array([Z.ravel() for Z, _ in trail])
+        moves = np.diff(points, axis=0)
+        C = moves @ moves.T
+        ridge = 1e-10 * np.trace(C)
+        if not 0.0 < ridge < np.inf:
+            return
+        share = np.linalg.solve(C + ridge * np.eye(SWEEPS), np.ones(SWEEPS))
+        share /= share.sum()
+        Z = (share @ points[1:]).reshape(self.Z.shape)
+        e = share.astype(np.float32) @ np.array([e for _, e in trail[1:]])
+        if self._objective(Z, e) < self._objective(self.Z, self.e):
+            self.Z, self.e = Z, e
+
+    def _objective(self, Z: Array, e: Floats) -> float:
+        """Less what it was at the origin but for the penalty, in units of this round."""
+        penalty = float(self.limit @ np.sqrt(np.einsum("kd,kd->k", Z, Z)))
+        return float((self.v_first + 0.5 * e) @ e) + penalty
+
+    def _measure(self) -> float:
+        """The gap, from all correlations."""
+        M = np.concatenate([self.e @ block.A for block in self.blocks])
+        self.M = self.M_first + M.reshape(self.M.shape)
+        self.value = self.origin.loss + self.force**2 * self._objective(self.Z, self.e)
+        V = self.point.V + (self.force * self.root * self.e)[:, None]
+        return self.gap(self.value, V, self.beta * self.M[:, :, None])
+
+    def _slows(self, cycle: int, goal: float) -> bool:
+        """Whether Newton's method is quicker, if the gap goes on to fall as it did."""
+        ahead = np.log(max(self.least / goal, 1.0))
+        fallen = np.log(max(self.start / self.least, 1.0 + 1e-3))
+        spent = cycle * self._cycle_seconds()
+        return self.is_slow(spent, ahead / fallen * spent, self.Z[:, :, None])
+
+    def _cycle_seconds(self) -> float:
+        size = sum(self.blocks[j].A.size for j in self.live)
+        speed = CACHE_SPEED if 4 * size < CACHE else MEMORY_SPEED
+        return CYCLE + SWEEPS * (len(self.live) * VISIT + 6 * size / speed)
