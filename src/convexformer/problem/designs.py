@@ -23,6 +23,7 @@ FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
 FEW_COLUMNS = 3  # that BLAS multiplies with faster one by one
 WIDE = 4096  # columns from which a product with their transpose is slow
+WIDE_TOKEN = 8  # channels from which a token is worth a product of its own
 
 
 class Design(ABC):
@@ -298,6 +299,24 @@ class TokenDesign(Design):
             return self._correlate(V, np.arange(self.n_groups))
         M = transposed_product(self.X.reshape(self.n_samples, -1), V)
         return M.reshape(*self.X.shape[1:], -1)
+
+    # Wide tokens are multiplied where they lie, which saves copying them.
+
+    def _predict(self, Z: Array, groups: Groups) -> Array:
+        if not self._is_plain or self.dim < WIDE_TOKEN:
+            return super()._predict(Z, groups)
+        F = np.zeros((self.n_samples, Z.shape[2]))
+        for k, z in zip(groups.tolist(), Z, strict=True):
+            F += product(self.X[:, k], z)
+        return F
+
+    def _correlate(self, V: Array, groups: Groups) -> Array:
+        if not self._is_plain or self.dim < WIDE_TOKEN:
+            return super()._correlate(V, groups)
+        M = np.empty((len(groups), self.dim, V.shape[1]))
+        for j, k in enumerate(groups.tolist()):
+            M[j] = transposed_product(self.X[:, k], V)
+        return M
 
     def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
         if not self._is_plain:
