@@ -21,7 +21,7 @@ from benchmarks import encoder
 
 from convexformer.activations import extract
 from convexformer.cli._console import to_json
-from convexformer.experiments import maps, maps_figure
+from convexformer.experiments import maps_figure, maps_page
 from convexformer.experiments.records import replace, stamp, table
 from convexformer.plotting import ProbeDisplay
 from convexformer.probes import LayerProbe, probe
@@ -80,9 +80,7 @@ def publish() -> None:
         ProbeDisplay.from_probe(result).figure_.savefig(FIGURES / "probes-mpnet.png", dpi=110)
     if MAPS.exists():
         results = json.loads(MAPS.read_text())
-        words = f"Sentences: {results['text']}; {sum(results['n_texts'])}, of which "
-        words += f"{results['n_texts'][2]} to test. One seed."
-        _write("maps", words, _maps_table(results))
+        _write("maps", maps_page.render(results))
         maps_figure.draw(results).savefig(FIGURES / "maps.png", dpi=110)
 
 
@@ -95,27 +93,15 @@ def _write_probes(model: str) -> list[LayerProbe]:
         texts = ", ".join(dict.fromkeys(record["text"] for record in records))
         size, test = sum(probes[0].n_texts), probes[0].n_texts[2]
         words = f"Sentences: {texts}; {size}, of which {test} to test."
-        _write(model, words, table(header, [_row(result) for result in probes]))
+        _write(model, words + "\n\n" + table(header, [_row(result) for result in probes]))
     return probes
 
 
-def _write(name: str, words: str, rows: str) -> None:
-    """Put a table between the marks of the page that have this name."""
+def _write(name: str, text: str) -> None:
+    """Put a text between the marks of the page that have this name."""
     start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     head, rest = PAGE.read_text().split(start)
-    replace(PAGE, "\n".join([head + start, words, "", rows, "", end]) + rest.split(end)[1])
-
-
-def _maps_table(results: dict) -> str:
-    measures = ("share", "cosine", "correlation", "jensen_shannon")
-    measures += ("words_cosine", "words_correlation", "words_jensen_shannon")
-    header = ["map", "test share", "cosine", "correlation", "JS"]
-    header += ["cosine, words", "correlation, words", "JS, words"]
-    rows = [
-        [row["map"], *("" if row[key] is None else f"{row[key]:.2f}" for key in measures)]
-        for row in maps.summary(results)
-    ]
-    return table(header, rows)
+    replace(PAGE, "\n".join([head + start, text, "", end]) + rest.split(end)[1])
 
 
 def _row(result: LayerProbe) -> list[str]:

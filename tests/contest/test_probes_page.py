@@ -18,7 +18,9 @@ def test_tables_of_the_page_are_those_of_the_results():
     for file in probes.RESULTS.glob("*.json"):
         row = probes._row(LayerProbe.from_dict(json.loads(file.read_text())))
         assert "| " + " | ".join(row) + " |" in page
-    assert probes._maps_table(json.loads(probes.MAPS.read_text())) in page
+    maps = json.loads(probes.MAPS.read_text())
+    assert probes.maps_page.render(maps) in page
+    assert maps["text"] == "MRPC" and maps["settings"]["seeds"] >= 3
 
 
 def test_certificates_and_agreement_are_as_promised():

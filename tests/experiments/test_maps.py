@@ -1,6 +1,7 @@
 """Students of heads: what looks at content learns content, and every map is compared."""
 
-from dataclasses import asdict
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +12,16 @@ import torch
 from tests.small_models import WORDS, make_bert, save
 
 from convexformer.datasets import SentencePairs
-from convexformer.experiments import map_students, maps
+from convexformer.experiments import map_students, maps, maps_page
 from convexformer.experiments.maps_figure import draw
 
 SMALL = {"layer": 1, "sentences": 60, "components": 8, "steps": 5, "window": 2, "compared": 5}
+SHOWN = " ".join(WORDS[:6])
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def finished(tmp_path_factory):
+    """A folder with two trainings of every trained student, and the results."""
     rng = np.random.default_rng(0)
     sentences = [" ".join(rng.choice(WORDS, size=rng.integers(5, 12))) for _ in range(60)]
     pairs = SentencePairs("made up", [(text, text) for text in sentences], [], [])
@@ -26,23 +29,108 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("maps")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maps, "sentence_pairs", lambda: pairs)
-        settings = maps.Settings(model=str(model), **SMALL)
-        first = maps.run(folder, settings)
-        kept = (folder / "softmax.json").stat().st_mtime_ns
-        (folder / "simplex.json").unlink()
-        again = maps.run(folder, settings)
-    assert (folder / "softmax.json").stat().st_mtime_ns == kept
-    assert again["shares"] == first["shares"] and again["likeness"] == first["likeness"]
-    return again
+        settings = maps.Settings(model=str(model), example=SHOWN, seeds=1, **SMALL)
+        one = maps.run(folder, settings)
+        times = {file: file.stat().st_mtime_ns for file in folder.glob("*-0.json")}
+        two = maps.run(folder, replace(settings, seeds=2))  # the first trainings are there
+        assert times == {file: file.stat().st_mtime_ns for file in times} and len(times) == 3
+        (folder / "simplex-1.json").unlink()
+        again = maps.run(folder, replace(settings, seeds=2))
+    assert times == {file: file.stat().st_mtime_ns for file in times}
+    assert again["shares"] == two["shares"] and again["likeness"] == two["likeness"]
+    for student in ("softmax", "undertrained", "simplex"):
+        assert two["shares"][student][:1] == one["shares"][student]
+    return folder, again
+
+
+@pytest.fixture(scope="module")
+def results(finished):
+    return finished[1]
 
 
 def test_jobs_of_another_text_are_not_mixed_in():
     """MRPC may be named between two runs: what was learnt from prose is then done again."""
     settings = maps.Settings(**SMALL)
-    job = {"settings": asdict(settings), "text": "prose"}
-    assert maps._is_of(job, settings, "prose")
-    assert not maps._is_of(job, settings, "MRPC")
-    assert not maps._is_of(job, maps.Settings(), "prose")
+    job = {"settings": maps._of_a_job(settings), "text": "prose", "heads": [1, 0]}
+    assert maps._is_of(job, settings, "prose", [1, 0]) and maps._is_of(job, settings, "prose", None)
+    assert maps._is_of(job, replace(settings, seeds=7), "prose", [1, 0])
+    assert not maps._is_of(job, settings, "MRPC", [1, 0])
+    assert not maps._is_of(job, settings, "prose", [2, 0])
+    assert not maps._is_of(job, maps.Settings(), "prose", [1, 0])
+
+
+def test_trainings_differ_and_convex_is_fitted_once(finished):
+    folder, results = finished
+    for student in ("softmax", "undertrained", "simplex"):
+        first, second = results["shares"][student]
+        assert first != second and first == pytest.approx(second, abs=0.2)
+    assert len(results["shares"]["convex"]) == 1 and results["settings"]["seeds"] == 2
+    names = {file.stem for file in folder.glob("*.json")}
+    trained = {f"{name}-{k}" for name in ("softmax", "undertrained", "simplex") for k in (0, 1)}
+    assert names == trained | {"convex", "results"}
+
+
+def test_only_first_trainings_keep_maps_and_only_of_the_heads_shown(finished):
+    folder, results = finished
+    heads = [example["head"] for example in results["examples"]]
+    explained = results["shares"]["convex"][0]
+    assert heads == [np.argmax(explained), np.argmin(explained)]
+    for file in set(folder.glob("*.json")) - {folder / "results.json"}:
+        job = json.loads(file.read_text())
+        assert job["heads"] == heads and (job["example"] is None) == file.stem.endswith("-1")
+        for shown in (job["example"] or {"maps": {}})["maps"].values():
+            assert len(shown) == 2
+
+
+def test_the_sentence_shown_is_not_one_to_learn_from(results):
+    shown = [token for token in results["examples"][0]["tokens"] if not token.startswith("[")]
+    assert shown == SHOWN.split()
+
+
+def test_means_and_standard_errors_are_over_trainings(results):
+    rows = {row["map"]: row for row in maps.summary(results)}
+    first, second = np.mean(results["shares"]["simplex"], axis=1)
+    assert rows["simplex"]["share"] == pytest.approx((first + second) / 2)
+    assert rows["simplex"]["errors"]["share"] == pytest.approx(abs(first - second) / 2)
+    cosines = [np.mean(one["words"]["cosine"]) for one in results["likeness"]["softmax"]]
+    error = abs(cosines[0] - cosines[1]) / 2
+    assert rows["softmax"]["errors"]["words_cosine"] == pytest.approx(error)
+    assert rows["softmax"]["trainings"] == 2 and rows["convex, norms"]["trainings"] == 1
+    assert set(rows["convex, norms"]["errors"].values()) == {None}
+
+
+def test_sentences_follow_the_numbers(results):
+    likeness, shares = results["likeness"], results["shares"]
+    flat = {"uniform": results["uniform"]}
+    trained = [{"all": {"cosine": [0.95]}, "words": {}}] * 2
+    poor = [{"all": {"cosine": [0.4]}, "words": {}}] * 2
+    flat["uniform"] = {"all": {"cosine": [0.39]}, "words": {}}
+    told = results | flat | {"likeness": likeness | {"softmax": trained}}
+    told["likeness"]["softmax, undertrained"] = poor
+    told["shares"] = shares | {"convex": [[0.6, 0.5]], "simplex": [[0.5, 0.1], [0.5, 0.3]]}
+    told["shares"] |= {"softmax": [[0.8, 0.4], [0.9, 0.5]]}
+    words = {"words": {"cosine": [0.7]}}
+    for name, cosine in {"static attention": 0.6, "norms": 0.75, "contributions": 0.8}.items():
+        told["likeness"][f"convex, {name}"] = [{"all": {"cosine": [cosine]}} | words]
+    told["likeness"]["simplex"] = [{"all": {"cosine": [0.78]}} | words] * 2
+    training, static, readings = maps_page.findings(told)
+    assert readings.index("contributions (0.800") < readings.index("norms (0.750")
+    assert "simplex attention (0.780; 0.700) is, with special tokens, more alike than 2" in readings
+    assert "0.950 ± 0.0000" in training and "tells of training" in training
+    assert "more, in 2 of 2 heads, than simplex attention trained by Adam (0.350 ± 0.05" in static
+    assert "less, in 1 of 2 heads, than softmax" in static
+    told["likeness"]["softmax, undertrained"] = trained
+    assert "tells of training" not in maps_page.findings(told)[0]
+
+
+def test_the_page_has_a_row_per_map_and_names_the_seeds(results):
+    page = maps_page.render(results)
+    assert "trained students have 2 seeds, ± is the standard error" in page
+    lines = {line.split(" | ")[0][2:]: line for line in page.splitlines() if line.startswith("|")}
+    assert {*maps.MAPS, "uniform"} <= lines.keys()
+    assert lines["simplex"].count("±") == 7 and "±" not in lines["convex, contributions"]
+    alone = results | {"settings": results["settings"] | {"seeds": 1}}
+    assert "trained students have one seed" in maps_page.render(alone)
 
 
 def test_every_map_is_compared(results):
@@ -56,7 +144,7 @@ def test_every_map_is_compared(results):
         rows["uniform"]["cosine"], abs=0.02
     )
     assert results["relative_gap"] <= 1e-6 and results["text"] == "made up"
-    assert len(results["likeness"]["simplex"]["words"]["cosine"]) == 4
+    assert len(results["likeness"]["simplex"][1]["words"]["cosine"]) == 4
 
 
 def test_the_figure_shows_teacher_and_students(results):
@@ -86,6 +174,6 @@ def test_softmax_learns_content_and_simplex_cannot():
     simplex = map_students.train(map_students.SimplexStudent(1, 3, 8), lesson, training)
     assert map_students.shares(softmax, test, means)[0] > 0.9
     assert map_students.shares(simplex, test, means)[0] < 0.6
-    assert (softmax.attention(test)[:, 0] - A).abs().mean() < 0.05
-    rows = simplex.attention(test)
+    assert (softmax.attention(test.X, test.mask)[:, 0] - A).abs().mean() < 0.05
+    rows = simplex.attention(test.X, test.mask)
     assert torch.equal(rows[0], rows[1]) and torch.allclose(rows.sum(dim=3), torch.ones(1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.text import Text
 
@@ -18,7 +17,8 @@ Model = Annotated[str, typer.Option(help="As for extract.")]
 Layer = Annotated[int, typer.Option(help="Layer to learn from, counted from 0.")]
 Sentences = Annotated[int, typer.Option(min=40, help="Most sentences.")]
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the split and of the training.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the split and of the first training.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Trainings of every trained student.")]
 
 
 @friendly
@@ -29,6 +29,7 @@ def maps(
     sentences: Sentences = 1200,
     steps: Steps = 1000,
     seed: Seed = 0,
+    seeds: Seeds = 3,
     json: opt.Json = False,
 ) -> None:
     """Compare what students of every head look at with what the head looks at.
@@ -39,7 +40,7 @@ def maps(
     check_folder(folder, (), force=True)
     experiment = load("maps", models=True)
     settings = experiment.Settings(
-        model=model, layer=layer, sentences=sentences, steps=steps, seed=seed
+        model=model, layer=layer, sentences=sentences, steps=steps, seed=seed, seeds=seeds
     )
     with progress(folder) as report:
         results = experiment.run(folder, settings, report=report)
@@ -66,13 +67,23 @@ def _tell(results: dict[str, Any], rows: list[dict[str, Any]], folder: Path) -> 
         table.add_row(row["map"], *shown)
     console = out()
     console.print(table)
-    heads = len(np.asarray(results["shares"]["convex"]))
+    heads = len(results["shares"]["convex"][0])
     console.print(
         Text(
-            f"\nMeans over {heads} heads. Convex students are certified, relative duality gap at "
-            f"most {results['relative_gap']:.1e}. share: of variance explained on unseen text; JS: "
-            "Jensen-Shannon divergence in bits; w.: among words, without special tokens.",
+            f"\nMeans over {heads} heads{_trainings(rows)}. Convex students are certified, "
+            f"relative duality gap at most {results['relative_gap']:.1e}. share: of variance "
+            "explained on unseen text; JS: Jensen-Shannon divergence in bits; w.: among words, "
+            "without special tokens.",
             "dim",
         )
     )
     console.print(Text(f"Wrote {folder / 'results.json'} and {folder / 'maps.png'}", "dim"))
+
+
+def _trainings(rows: list[dict[str, Any]]) -> str:
+    """How many trainings there are, and the largest standard error over them."""
+    errors = [error for row in rows for error in row["errors"].values() if error is not None]
+    if not errors:
+        return ""
+    seeds = max(row["trainings"] for row in rows)
+    return f" and {seeds} seeds of trained students (standard errors at most {max(errors):.3f})"

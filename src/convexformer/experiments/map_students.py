@@ -41,11 +41,12 @@ class Student(nn.Module, ABC):
         self.b = nn.Parameter(torch.zeros(heads, e))
 
     @abstractmethod
-    def attention(self, lesson: Lesson) -> Tensor:
+    def attention(self, X: Tensor, mask: Tensor) -> Tensor:
         """``(N, heads, n, n)``, zero at padding."""
 
     def forward(self, lesson: Lesson) -> Tensor:
-        mixed = torch.einsum("ihts,ishe->ithe", self.attention(lesson), lesson.V)
+        A = self.attention(lesson.X, lesson.mask)
+        mixed = torch.einsum("ihts,ishe->ithe", A, lesson.V)
         return torch.einsum("ithe,hef->ithf", mixed, self.W) + self.b
 
     def errors(self, lesson: Lesson) -> Tensor:
@@ -63,12 +64,12 @@ class SoftmaxStudent(Student):
         self.K = nn.Parameter(init * torch.randn(d, heads * e))
         self.q = nn.Parameter(torch.zeros(heads * e))
 
-    def attention(self, lesson: Lesson) -> Tensor:
+    def attention(self, X: Tensor, mask: Tensor) -> Tensor:
         shape = self.W.shape[:2]  # (heads, e)
-        queries = (lesson.X @ self.Q + self.q).unflatten(2, shape).transpose(1, 2)
-        keys = (lesson.X @ self.K).unflatten(2, shape).transpose(1, 2)  # (N, heads, n, e)
+        queries = (X @ self.Q + self.q).unflatten(2, shape).transpose(1, 2)
+        keys = (X @ self.K).unflatten(2, shape).transpose(1, 2)  # (N, heads, n, e)
         scores = queries @ keys.transpose(2, 3) / math.sqrt(shape[1])  # (N, heads, n, n)
-        return scores.masked_fill(~lesson.mask[:, None, None], -math.inf).softmax(dim=3)
+        return scores.masked_fill(~mask[:, None, None], -math.inf).softmax(dim=3)
 
 
 class SimplexStudent(Student):
@@ -78,10 +79,10 @@ class SimplexStudent(Student):
         super().__init__(heads, e)
         self.theta = nn.Parameter(torch.zeros(heads, n, n))
 
-    def attention(self, lesson: Lesson) -> Tensor:
-        n = lesson.mask.shape[1]
-        rows = self.theta[:, :n, :n].expand(len(lesson.mask), -1, -1, -1)
-        return rows.masked_fill(~lesson.mask[:, None, None], -math.inf).softmax(dim=3)
+    def attention(self, X: Tensor, mask: Tensor) -> Tensor:
+        n = mask.shape[1]
+        rows = self.theta[:, :n, :n].expand(len(mask), -1, -1, -1)
+        return rows.masked_fill(~mask[:, None, None], -math.inf).softmax(dim=3)
 
 
 @dataclass(frozen=True)

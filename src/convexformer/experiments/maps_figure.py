@@ -49,7 +49,7 @@ def draw(results: Record) -> Figure:
             lowest = place + COLUMNS >= len(TITLES)
             _label(ax, example["tokens"], rows=across == 0, columns=lowest)
             if place == 0:
-                share = results["shares"]["convex"][example["head"]]
+                share = results["shares"]["convex"][0][example["head"]]
                 words = f"head {example['head']}: static share {share:.2f}"
                 ax.set_ylabel(words, fontsize=10, fontweight="bold")
     title = f"What students of a head look at ({results['settings']['model']}, layer "
