@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+
+from .factors import cholesky, solved
 
 Array = NDArray[np.float64]
 
@@ -84,10 +85,10 @@ def _solve_free(A: Array, b: Array, lower: Array, free: NDArray[np.bool_]) -> Ar
     x = np.where(free, 0.0, lower)
     if np.any(free):
         right = b[free] - A[np.ix_(free, ~free)] @ lower[~free]
-        block, ridge = A[np.ix_(free, free)], 1e-12
+        block, ridge = np.asarray_chkfinite(A[np.ix_(free, free)]), 1e-12
         while True:
             try:
-                x[free] = cho_solve(cho_factor(block), right)
+                x[free] = solved(cholesky(block), right[:, None])[:, 0]
                 break
             except np.linalg.LinAlgError:
                 block = block + ridge * np.eye(len(block))

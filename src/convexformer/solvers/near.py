@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky
 
 from ..problem.designs import Groups
+from .factors import cholesky
 from .machine import MEMORY_SPEED, SPEED32
 from .systems import (
     Array,
@@ -142,7 +142,7 @@ class NearKernelSystem(System):
             unit = np.asarray(self.unit).astype(K.dtype)
             T = project_both(T, unit)
         T[np.diag_indices_from(T)] += 1.0
-        self.L = cholesky(T, lower=True, overwrite_a=True, check_finite=False)
+        self.L = cholesky(T, overwrite=True)
 
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = U' (I + W^1/2 K W^1/2)^-1 U`` with ``u_k = W^1/2 X_k g_k``, nearly."""

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.linalg.blas import get_blas_funcs
 from scipy.linalg.lapack import get_lapack_funcs
 
 from ..problem import Problem
 from ..problem.designs import Groups
+from .factors import cholesky, half_solved, solved
 
 Array = NDArray[np.float64]
 
@@ -148,7 +149,7 @@ class Kernel:
             T = self.K.copy(order="F")
             T[np.diag_indices_from(T)] += 1.0
             try:
-                self.factor = cholesky(T, lower=True, overwrite_a=True, check_finite=False)
+                self.factor = cholesky(T, overwrite=True)
             except LinAlgError:
                 self._forget()  # else what is kept would pass for factorised
                 raise
@@ -175,7 +176,7 @@ class Kernel:
         L = self.factor
         if L is None:  # K = 0
             return U
-        return np.asarray(solve_triangular(L, U, lower=True, overwrite_b=True, check_finite=False))
+        return half_solved(L, U, overwrite=True)
 
 
 class SharedKernel:
@@ -295,7 +296,7 @@ class SharedGram:
         T: NDArray = np.asarray(_block(self.Q, used) * s, dtype=self.dtype)
         T *= s.T
         T[np.diag_indices_from(T)] += 1.0
-        self.factor = cholesky(T.T, lower=True, overwrite_a=True, check_finite=False)
+        self.factor = cholesky(T, overwrite=True)
         t, left = self._refine(s * self.B[used], accuracy)
         z = s * t
         reach = self.total - float(np.vdot(self.B[used], z))
@@ -377,7 +378,7 @@ class SharedGram:
 def _solved(factor: NDArray, R: Array) -> NDArray:
     """``R`` through a Cholesky factor, in its precision."""
     B = R.astype(factor.dtype, order="F")
-    return np.asarray(cho_solve((factor, True), B, overwrite_b=True, check_finite=False))
+    return solved(factor, B, overwrite=True)
 
 
 def _block(Q: NDArray, index: Groups) -> NDArray:

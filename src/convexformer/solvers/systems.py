@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from ..problem.designs import Groups
+from .factors import cholesky, half_solved, solved
 from .workspace import Kernels
 
 Array = NDArray[np.float64]
@@ -90,9 +90,9 @@ class GramSystem(System):
         T = s * (Q if everything else Q[used])
         T *= s.T
         T[np.diag_indices_from(T)] += self.beta
-        L = cholesky(T, lower=True, check_finite=False)
-        t = cho_solve((L, True), s * B, check_finite=False)
-        t += cho_solve((L, True), s * B - T @ t, check_finite=False)
+        L = cholesky(T)
+        t = solved(L, s * B)
+        t += solved(L, s * B - T @ t)
         z = np.zeros_like(self.B)
         z[used] = s * t
         g = self.B - Q @ z[used]
@@ -111,7 +111,7 @@ class GramSystem(System):
             A += np.einsum("esf,es->ef", QG.reshape(*shape, -1)[cells], g)
             if state.factor is not None:
                 used, s, L = state.factor
-                inner = solve_triangular(L, s * QG[used], lower=True, check_finite=False)
+                inner = half_solved(L, s * QG[used])
                 A -= inner.T @ inner
         return A
 
@@ -122,7 +122,7 @@ class GramSystem(System):
         if state.factor is not None:
             used, s, L = state.factor
             right = s * self.Q[np.ix_(used, columns)]
-            part = solve_triangular(L, right, lower=True, check_finite=False)
+            part = half_solved(L, right)
             inner -= part.T @ part
         G = state.g[cells].reshape(len(columns), -1)
         inner *= G @ G.T
@@ -158,7 +158,7 @@ class KernelSystem(System):
         K = self.kernels.exact(self.groups, scaled)
         T = project_both(self.root * K * self.root.T, self.unit)
         T[np.diag_indices_from(T)] += 1.0
-        L = cholesky(T, lower=True, check_finite=False)
+        L = cholesky(T)
         right = project(self.root * (self.F0 - K @ self.R), self.unit)
         q, _ = refined_solve(lambda u: T @ u, L, right, accuracy)
         V = self.R + self.root * project(q, self.unit)
@@ -234,7 +234,7 @@ class JointKernelSystem(System):
         K = [self.kernels.exact(self.groups, scaled[:, j]) for j in outputs]
         T = project_both(self._bent(K), self.unit)
         T[np.diag_indices_from(T)] += 1.0
-        L = cholesky(T, lower=True, check_finite=False)
+        L = cholesky(T)
         moved = np.stack([K[j % len(K)] @ self.R[:, j] for j in range(c)], axis=1)
         q, _ = refined_solve(lambda u: T @ u, L, self._down(self.F0 - moved), accuracy)
         V = self.R + self._up(q)
@@ -288,7 +288,7 @@ class OutlierSystem(System):
         K[np.diag_indices_from(K)] += samples / self.beta
         T = project_both(self.root * K * self.root.T, self.unit)
         T[np.diag_indices_from(T)] += 1.0
-        L = cholesky(T, lower=True, check_finite=False)
+        L = cholesky(T)
         q, _ = refined_solve(lambda u: T @ u, L, self.right, accuracy)
         v = self.root * project(q, self.unit)
         g = self.kernels.correlate(self.groups, v)
@@ -333,7 +333,7 @@ def refined_solve(
     """
 
     def precondition(r: Array) -> Array:
-        return cho_solve((L, True), r.astype(L.dtype, copy=False), check_finite=False).astype(float)
+        return solved(L, r).astype(float, copy=False)
 
     q = precondition(right)
     r = right - operator(q)
@@ -358,8 +358,7 @@ def refined_solve(
 
 def half(L: NDArray, U: Array) -> Array:
     """``L^-1 U``."""
-    solved = solve_triangular(L, U.astype(L.dtype, copy=False), lower=True, check_finite=False)
-    return np.asarray(solved, dtype=np.float64)
+    return np.asarray(half_solved(L, U), dtype=np.float64)
 
 
 def unit_of(root: Array) -> Array | None:
