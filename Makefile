@@ -60,7 +60,7 @@ grokking: $(DEV)  ## Who learns modular division how soon, and why; resumes, abo
 grokking-quick: $(DEV)  ## A gated layer learns division modulo 97, three splits; about a minute
 	@folder=$$(mktemp -d) && OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce grokking --quick --out $$folder && rm -r $$folder
 
-teacher: encoder  ## Students of a real encoder's attention; resumes, about 40 minutes
+teacher: encoder  ## Students of a real encoder's attention; resumes, about 50 minutes
 	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce teacher --out benchmarks/teacher --page docs/teacher.md
 
 teacher-quick: encoder  ## Six of these students on all 384 channels; about 4 minutes

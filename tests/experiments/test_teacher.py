@@ -218,6 +218,16 @@ def test_the_command_says_what_differs_from_the_usual():
     assert told == f"{words} --model other --layer 1 --tokens 16 --few"
 
 
+def test_twelve_softmax_heads_are_asked_for_wherever_convex_could_win():
+    asked = {}
+    for study in teacher.STUDIES:
+        key = (study.task.target, study.task.dim)
+        asked.setdefault(key, set()).update(study.students)
+    assert {key for key, students in asked.items() if "softmax-12" not in students} == {
+        ("head", 64)  # where one softmax head wins
+    }
+
+
 def short_studies():
     budget = Budget(steps=10, tuning_steps=5, seeds=2)
     task, names = Task("attention", 64, 4), ("linear", "offsets", "gated-8", "softmax-1")
@@ -306,6 +316,18 @@ def test_a_loss_that_still_falls_is_told():
     assert "falling" not in words and "Not converged" not in words
     ends = teacher_page._ends(results)
     assert "of 1 tuned students 1 chose its largest learning rate and 1 its smallest" in ends
+
+
+def test_convex_wins_only_over_students_that_were_run_to_their_end():
+    convex, perceptron = row("offsets", 0.2), row("perceptron", 0.3)
+    assert "ahead of what was run" in told(convex, perceptron)[0]
+    done = row("softmax-12", 0.4)
+    assert "Convex wins." in told(convex, perceptron, done)[0]
+    assert "Convex wins." in told(convex, row("perceptron", 0.5), done)[0]
+    falling = row("softmax-12", 0.4, np.geomspace(1, 0.4, 20))
+    words, _ = told(convex, perceptron, falling)
+    assert "ahead, but" in words and "last step: softmax attention, 12 heads (0.400)." in words
+    assert "Convex loses." in told(row("offsets", 0.35), perceptron, falling)[0]
 
 
 def test_a_bound_that_is_far_from_its_optimum_is_no_floor():

@@ -33,7 +33,7 @@ writes, from what it reads. Here the teacher is layer {layer} (counted from 0) o
   800 for other targets, steps of 64 texts where inputs are all channels; stopped when
   validation stalls) and {seeds} seeds (± is the standard error over them); weights are those with
   the lowest validation loss. Convex students have a path of penalties to choose from. Validation
-  chooses, always, also which student is called the best.
+  chooses, always, also which student is called the best.{longer}
 - Seconds are of processor time on one thread, with the configuration that was chosen: for trained
   students until the validation loss is within 1 % of its lowest; for convex ones from the data to
   the certified model. "With tuning" adds the other configurations, or the path of penalties (on
@@ -66,6 +66,10 @@ OTHERS = {  # by whether students are few
     False: "The sixth layer of an encoder of the paper's size: [another page](teacher-mpnet.md).",
     True: "All students, on a smaller encoder: [another page](teacher.md).",
 }
+
+LONGER = """
+- Of the layer's output, simplex attention and 12 softmax heads had up to 3000 steps: after 800 both
+  still gained."""
 
 LEFT_OUT_OF_FEW = """\
 - Softmax attention of several heads.
@@ -100,6 +104,7 @@ def render(results: Record, figures: dict[str, str]) -> str:
         sizes=results["sizes"],
         **results["teacher"],
         other=OTHERS[few],
+        longer="" if few else LONGER,
         seeds=max((row["seeds"] for row in results["rows"]), default=0),
         findings="\n".join(f"- {sentence}" for sentence in findings(results)),
         sections="\n\n".join(_section(results, key, rows, figures) for key, rows in tasks.items()),
@@ -267,9 +272,9 @@ def _contest(results: Record, where: str, rows: list[Record]) -> list[str]:
     other = min((r for r in rows if not r["convex"]), key=_validation_loss, default=None)
     if convex is None or other is None:
         return []
-    verdict = "Convex wins." if convex["test_loss"] < other["test_loss"] else "Convex loses."
-    if "wins" in verdict and not any(row["student"] == "softmax-12" for row in rows):
-        verdict = "Convex is ahead of what was run, which 12 softmax heads were not."
+    verdict = "Convex loses."
+    if convex["test_loss"] < other["test_loss"]:
+        verdict = _ahead(results, [row for row in rows if not row["convex"]], other)
     if still_falls(other):
         verdict += " The loss of the other was still falling when its steps were used up."
     return [
@@ -278,6 +283,20 @@ def _contest(results: Record, where: str, rows: list[Record]) -> list[str]:
         f"{label(results, other['student'])}, {_loss(other)} in "
         f"{other['seconds_to_converge']:.1f} s. {verdict}"
     ]
+
+
+def _ahead(results: Record, others: list[Record], best: Record) -> str:
+    """That convex is first, and who, beside the best of the others, might come closer yet."""
+    if not any(row["student"] == "softmax-12" for row in others):
+        return "Convex is ahead of what was run, which 12 softmax heads were not."
+    names = [
+        f"{label(results, row['student'])} ({_loss(row)})"
+        for row in others
+        if row is not best and row["student"] != "undertrained" and still_falls(row)
+    ]
+    if not names:
+        return "Convex wins."
+    return f"Convex is ahead, but these were still falling at their last step: {'; '.join(names)}."
 
 
 def _single_head(results: Record, where: str, known: dict[str, Record]) -> list[str]:
