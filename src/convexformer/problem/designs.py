@@ -158,9 +158,17 @@ class Design(ABC):
         return inner, across
 
     def kernel(
-        self, groups: Groups, eta: Array, center: Array | None, dtype: type = np.float64
+        self,
+        groups: Groups,
+        eta: Array,
+        center: Array | None,
+        dtype: type = np.float64,
+        half: bool = False,
     ) -> NDArray:
-        """``sum_k eta_k A_k A_k'``, ``(N, N)``, formed in the precision of `dtype`."""
+        """``sum_k eta_k A_k A_k'``, ``(N, N)``, formed in the precision of `dtype`.
+
+        In Fortran's order; of a `half` only what is on and below the diagonal counts.
+        """
         N, d = self.n_samples, self.dim
         K: NDArray = np.zeros((N, N), dtype=dtype, order="F")
         add = get_blas_funcs("syrk", dtype=K.dtype)  # one half only, and in place
@@ -168,12 +176,13 @@ class Design(ABC):
             chosen = groups[part]
             B: NDArray = np.empty((N, len(chosen) * d), dtype=dtype)
             for j, (k, size) in enumerate(zip(chosen, np.sqrt(eta[part]), strict=True)):
-                A = self.whole(np.array([k]), dtype)
+                A, scaled = self.whole(np.array([k]), dtype), B[:, j * d : (j + 1) * d]
                 if center is not None:
-                    A = A - center[k].astype(dtype)
-                np.multiply(A, dtype(size), out=B[:, j * d : (j + 1) * d])
+                    A = np.subtract(A, center[k].astype(dtype), out=scaled)
+                np.multiply(A, dtype(size), out=scaled)
             K = add(1.0, B.T, beta=1.0, c=K, trans=1, lower=1, overwrite_c=1)
-        K += np.tril(K, -1).T
+        if not half:
+            K += np.tril(K, -1).T
         return K
 
     def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:

@@ -2,8 +2,8 @@
 
 Rounds of steps in float32 alternate with certificates in float64, from which the next round starts.
 For one output of a squared loss blocks of tokens move in turn
-(:mod:`~convexformer.solvers.sweeps`), else all tokens at once
-(:mod:`~convexformer.solvers.spectral`).
+(:mod:`~convexformer.solvers.sweeps`), else, and at first where many tokens are to come, all at once
+(:mod:`~convexformer.solvers.spectral`), which tells sooner whether that will be slow.
 
 Well-conditioned problems are done in less time than one factorisation of Newton's method takes;
 others would need thousands of steps. Whenever Newton's method promises to be done sooner it takes
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
 from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
-from .rounds import NEAR, NEWTON_STEP
+from .rounds import NEAR, NEWTON_STEP, Round
 from .solution import Clock, Iterate
 from .spectral import STEP, TRIAL, Spectral
 from .sweeps import Sweeps, suit
@@ -55,11 +55,15 @@ def minimise(
         if not work.descends:
             break
         clock.n_iter += 1
-        descent = _round(problem, beta, at, point, groups, work)
+        everyone = bool(np.all(np.isin(violators, groups)))
+        descent: Round
+        if everyone and suit(problem):
+            descent = Sweeps(problem, beta, at, point, groups, work.blocks)
+        else:
+            descent = Spectral(problem, beta, at, point, work.columns.of(groups))
         worth = at.primal(problem, beta)
         goal = max(0.5 * tol, ROUNDING) * worth
-        all_of_them = bool(np.all(np.isin(violators, descent.groups)))
-        gain = FLOAT32 * (problem.beta_max / beta) ** 2 if all_of_them else FIRST_GAIN
+        gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
         work.descends = descent.run(max(goal, gain * gap * worth), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from.
         if work.descends or descent.least < NEAR * descent.value:
@@ -69,19 +73,6 @@ def minimise(
     work.columns.forget()
     work.blocks.forget()
     return at, False
-
-
-def _round(
-    problem: Problem,
-    beta: float,
-    at: Iterate,
-    point: DualPoint,
-    groups: Groups,
-    work: Workspace,
-) -> Sweeps | Spectral:
-    if suit(problem):
-        return Sweeps(problem, beta, at, point, groups, work.blocks)
-    return Spectral(problem, beta, at, point, work.columns.of(groups))
 
 
 def _gram_is_quick(problem: Problem, n_groups: int) -> bool:

@@ -139,6 +139,7 @@ class NearKernelSystem(System):
         T = root * K
         T *= root.T
         if not self.balanced:
+            T = np.tril(T) + np.tril(T, -1).T
             unit = np.asarray(self.unit).astype(K.dtype)
             T = project_both(T, unit)
         T[np.diag_indices_from(T)] += 1.0

@@ -5,13 +5,15 @@ A round works on some groups, in float32, on changes from a point that is known 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
 from .machine import SPEED
-from .solution import Iterate
+from .solution import Clock, Iterate
 
 Array = NDArray[np.float64]
 
@@ -21,7 +23,7 @@ OTHERS = 1.5  # what else it takes, beside the factorisations
 NEWTON_STEP = 8e-4  # seconds of a step beyond products
 
 
-class Round:
+class Round(ABC):
     """First-order steps on the coefficients of `groups`, from the point `at`."""
 
     def __init__(
@@ -35,6 +37,13 @@ class Round:
         self.value = at.loss + beta * float(np.sum(self.weight * self.norms(self.Z0)))
         self.start = self.least = np.inf  # gaps: the first one, and the lowest
         self.best, self.best_b = self.Z0, at.b  # where it is lowest
+
+    @abstractmethod
+    def run(self, target: float, goal: float, clock: Clock) -> bool:
+        """Step until the gap on these groups is below `target`, on the way to `goal`.
+
+        Returns whether Newton's method would not get there sooner.
+        """
 
     def gap(self, value: float, V: Array, M: Array) -> float:
         """Objective less dual bound, as far as these groups go."""

@@ -61,10 +61,6 @@ class Spectral(Round):
     # Steps ---------------------------------------------------------------------------------------
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
-        """Step until the gap on these groups is below `target`, on the way to `goal`.
-
-        Returns whether Newton's method would not get there sooner.
-        """
         curvature, values = self._curvature(), [self.spot.value]
         self.start = self.least = self._gap()
         for step in range(1, MOST_STEPS):

@@ -32,6 +32,7 @@ Floats = NDArray[np.float32]
 SWEEPS = 5  # of a cycle
 MOST_CYCLES = 60  # of a round
 LITTLE, STALLED = 1e-3, 2  # part of the gap, by which to fall; cycles that fail to, at an end
+RECENT = 2  # cycles by which speed is judged
 BLOCK_BYTES, BLOCK_COLUMNS = 1 << 20, 256  # of a block, unless a token is larger
 POWERS, SLACK = 4, 1.1  # products that find a block's curvature, and by how much it is enlarged
 VISIT, CYCLE = 1.5e-5, 4e-4  # seconds beyond products
@@ -143,12 +144,8 @@ class Sweeps(Round):
         ]
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
-        """Sweep until the gap on these groups is below `target`, on the way to `goal`.
-
-        Returns whether Newton's method would not get there sooner.
-        """
         self.start = self.least = self.gap(self.value, self.point.V, self.M0)
-        stalled = 0
+        stalled, gaps = 0, [self.start]
         for cycle in range(1, MOST_CYCLES):
             before = self.value
             self._cycle()
@@ -161,7 +158,8 @@ class Sweeps(Round):
                 return True
             if stalled >= STALLED:  # what is left to gain drowns in rounding
                 return self.least < NEAR * self.start
-            if cycle > 1 and self._slows(cycle, goal):
+            gaps.append(self.least)
+            if cycle > 1 and self._slows(gaps, goal):
                 return False
         return False
 
@@ -216,12 +214,13 @@ class Sweeps(Round):
         V = self.point.V + (self.force * self.root * self.e)[:, None]
         return self.gap(self.value, V, self.beta * self.M[:, :, None])
 
-    def _slows(self, cycle: int, goal: float) -> bool:
-        """Whether Newton's method is quicker, if the gap goes on to fall as it did."""
+    def _slows(self, gaps: list[float], goal: float) -> bool:
+        """Whether Newton's method is quicker, if the gap goes on to fall as in the last cycles."""
         ahead = np.log(max(self.least / goal, 1.0))
-        fallen = np.log(max(self.start / self.least, 1.0 + 1e-3))
-        spent = cycle * self._cycle_seconds()
-        return self.is_slow(spent, ahead / fallen * spent, self.Z[:, :, None])
+        recent = gaps[-RECENT - 1 :]
+        fall = np.log(max(recent[0] / recent[-1], 1.0 + 1e-3)) / (len(recent) - 1)
+        each = self._cycle_seconds()
+        return self.is_slow((len(gaps) - 1) * each, ahead / fall * each, self.Z[:, :, None])
 
     def _cycle_seconds(self) -> float:
         size = sum(self.blocks[j].A.size for j in self.live)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Design, Problem
-from ..problem.designs import Groups, product, row_slices, transposed_product
+from ..problem.designs import WIDE_TOKEN, Groups, product, row_slices, transposed_product
 from .blocks import Axes
 from .machine import CACHE
 from .sweeps import Blocks
@@ -23,7 +23,7 @@ SHORTEST = 512  # columns of a run, on average, that are worth reading by themse
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
 LARGE_GRAM = 1e8  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
-STALE = 0.1  # relative change of eta that an update makes up for
+STALE = 0.3  # relative change of eta that an update makes up for
 
 
 class Workspace:
@@ -86,9 +86,37 @@ class LowPrecision:
     def contributions(self, G: Array) -> Array:
         """``A_k G_k`` of every group alone, ``(N, groups)`` for ``G (groups, d)``."""
         G32, size = _float32(G)
-        A = self.A.reshape(len(self.A), *G.shape)
-        U = (self.unit * size) * np.einsum("ikd,kd->ik", A, G32).astype(np.float64)
+        if self.dim < WIDE_TOKEN:
+            U = np.einsum("ikd,kd->ik", self.A.reshape(len(self.A), *G.shape), G32).astype(float)
+        else:  # token by token, and only those that contribute
+            U = np.zeros((len(self.A), len(G)))
+            for k in np.flatnonzero(np.any(G, axis=1)).tolist():
+                U[:, k] = self.A[:, k * self.dim : (k + 1) * self.dim] @ G32[k]
+        U *= self.unit * size
         return U if self.offset is None else U + np.sum(self.offset.reshape(G.shape) * G, axis=1)
+
+    def gram(self, weight: Array, groups: Groups) -> tuple[Array, Array]:
+        """``A' diag(w) A`` and ``A' w`` of columns of `groups`, for weights that are not negative.
+
+        As :meth:`Design.gram`, but without reading X again.
+        """
+        p, total = len(groups) * self.dim, float(weight.sum())
+        first = self.dim * np.searchsorted(self.groups, groups)
+        index = (first[:, None] + np.arange(self.dim)).ravel()
+        A = self.A if p == self.A.shape[1] else self.A[:, index]
+        Q, q = np.zeros((p, p)), np.zeros(p)
+        root = np.sqrt(weight).astype(np.float32)[:, None]
+        for rows in row_slices(len(A), p, 4 * CHUNK_BYTES):
+            B = A[rows] * root[rows]
+            Q += B.T @ B  # BLAS forms only half of a symmetric product
+            q += root[rows, 0] @ B
+        Q, q = self.unit**2 * Q, self.unit * q
+        if self.offset is not None:
+            offset = self.offset[index]
+            across = np.outer(q, offset)
+            Q += across + across.T + total * np.outer(offset, offset)
+            q = q + total * offset
+        return Q, q
 
 
 def _float32(change: Array) -> tuple[NDArray[np.float32], float]:
@@ -239,17 +267,19 @@ class Kernels:
         )
 
     def near(self, groups: Groups, eta: Array, afresh: bool = False) -> NDArray[np.float32]:
-        """A kernel in float32 for an eta near by; `afresh` brings it up to date."""
+        """The lower half of a kernel for an eta near by; `afresh` brings it up to date."""
         if self._near is None:
-            self._near, afresh = np.zeros((self.design.n_samples,) * 2, dtype=np.float32), True
+            shape, afresh = (self.design.n_samples,) * 2, True
+            self._near = np.zeros(shape, dtype=np.float32, order="F")
         if afresh:
             change, moved = self._moved(groups, eta)
             for sign in (1.0, -1.0):
                 some = np.flatnonzero(moved & (sign * change > 0))
                 if len(some):
-                    self._near += np.float32(sign) * self.design.kernel(
-                        some, sign * change[some], self.center, dtype=np.float32
+                    K = self.design.kernel(
+                        some, sign * change[some], self.center, dtype=np.float32, half=True
                     )
+                    (np.add if sign > 0 else np.subtract)(self._near, K, out=self._near)
             self._eta[moved] += change[moved]
             self.products = 0
         return self._near
