@@ -66,6 +66,15 @@ class CellSummary:
         asked = self._asked_ratio()
         return f"{asked:g}x", self.ratio is not None and self.ratio >= asked
 
+    @property
+    def allowed(self) -> float | None:
+        """Seconds within which the goal would hold, if there is one and a peer to beat."""
+        if self.facts["goal"] is not None:
+            return float(self.facts["goal"])
+        if self.best is None or self.best.seconds is None:
+            return None
+        return self.best.seconds / self._asked_ratio()
+
     def _asked_ratio(self) -> float:
         if len(self.facts["fractions"]) > 1:
             return 3.0

@@ -68,6 +68,7 @@ def test_standings_follow_from_runs(results):
     assert cell.best is min(cell.peers, key=lambda peer: peer.seconds)
     assert cell.ratio == pytest.approx(cell.best.seconds / cell.ours.seconds)
     assert cell.goal == ("10x", cell.ratio >= 10)
+    assert cell.allowed == pytest.approx(cell.best.seconds / 10)
     for one in record["runs"]:  # no peer arrives: the ratio is a lower bound
         if one["contestant"] != "convexformer":
             one["gap"], one["cpu"] = 1e-3, 7.0
@@ -90,6 +91,7 @@ def test_the_page_names_every_cell_and_every_loss(results, tmp_path):
         assert f"| {name} |" in shown
     assert re.search(r"\*\*Lost\*\*, a peer was faster: .*path \(", shown)
     assert re.search(r"Short of the goal: .*gated/0\.2", shown)
+    assert re.search(r"### Short of the goal\n(.*\n)*\| gated/0\.2 \| 1e-06 \| .* \|\n", shown)
     assert "| N | 40, 80 |" in shown and "| h | 2, 4 |" in shown
 
 
