@@ -244,8 +244,17 @@ def test_only_what_is_solved_is_called_certified(results):
     assert verdicts(results)["Grokking is due to nonconvexity."] == "not supported"
 
 
+def test_longer_runs_stand_beside_shorter_ones(results):
+    assert "Would more steps do it?" not in render(results | {"longer": []}, {})
+    results["small"] = [small("gated-4", [0.4] * 3, [0.3] * 3)]
+    results["longer"] = [small("gated-4", [0.99] * 3, [0.8] * 3) | {"steps": 20_000}]
+    page = render(results, {})
+    assert "| 4 gated layers | 80% | 2,000 | 40 % | 30 % | 0 of 3 |" in page
+    assert "| 4 gated layers | 80% | 20,000 | 99" in page
+
+
 def test_a_page_of_nothing_says_so(results):
-    for key in ("rows", "records", "convex", "small"):
+    for key in ("rows", "records", "convex", "small", "longer"):
         results[key] = []
     page = render(results | {"complete": False}, {})
     assert "Not all jobs are done yet" in page and "No figure" in page and "Not run: gated" in page

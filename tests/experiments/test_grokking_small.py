@@ -16,6 +16,7 @@ from convexformer.experiments.grokking_small import (
     SmallJob,
     choose_setting,
     cube_penalty,
+    run_longer,
     run_small,
     split_masks,
     tell_splits,
@@ -119,6 +120,26 @@ def test_every_share_has_a_choice_of_its_own(tmp_path, monkeypatch):
         (0.5, (0.5, 0.1, 2.0)),
     ]
     assert [job.splits for job in asked] == [4, 20, 4, 20]
+
+
+def test_longer_runs_take_the_settings_that_were_chosen(tmp_path, monkeypatch):
+    asked = []
+
+    def run(job, folder):
+        asked.append(job)
+        grid = [{"lr": job.share, "decay": 0.1, "scale": 2.0, "last": 1.0, "best": 1.0}]
+        return job.key | {"grid": grid}
+
+    monkeypatch.setattr(SmallJob, "run", run)
+    ledger = Ledger(tmp_path)
+    run_small(ledger, ["power", "gated-4"])
+    asked.clear()
+    run_longer(ledger, ["power"])
+    assert asked == []
+    run_longer(ledger, ["power", "gated-4"])  # the choice is known
+    assert [(job.name, job.share, job.setting, job.steps) for job in asked] == [
+        ("gated-4", 0.5, (0.5, 0.1, 2.0), 20_000)
+    ]
 
 
 def test_first_weights_are_scaled(monkeypatch):

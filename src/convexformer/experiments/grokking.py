@@ -16,7 +16,7 @@ from statistics import median, median_low
 from .grokking_convex import convex_jobs
 from .grokking_jobs import AFTER, LEVEL, Job, Recipe
 from .grokking_ledger import Ledger, Report, Task
-from .grokking_small import SMALL, run_small
+from .grokking_small import SMALL, run_longer, run_small
 from .grokking_studies import (
     BUDGETS,
     CONTESTANTS,
@@ -133,6 +133,7 @@ def run(
     ledger = Ledger(folder, max_minutes, report)
     _run_large(ledger, settings)
     run_small(ledger, settings.small)
+    run_longer(ledger, settings.small)
     results = summarise(ledger.records, settings, ledger.complete)
     replace(folder / "results.json", json.dumps(results) + "\n")
     return results
@@ -189,6 +190,7 @@ def summarise(records: list[Record], settings: Settings, complete: bool) -> Reco
         ),
         "convex": [record for record in told if record["study"] == "convex"],
         "small": [record for record in told if record["study"] == "small"],
+        "longer": [record for record in told if record["study"] == "longer"],
         "records": [record for record in told if "recipe" in record],
     }
 

@@ -18,8 +18,8 @@ def left_out(results: Record) -> list[str]:
         "Modulo 97, Power et al.'s recipe with two blocks, as they trained it (one block is "
         "the paper's L = 1); four standard blocks; more seeds where the table says fewer than "
         "five; runs without decay beyond their steps.",
-        "Modulo 15, training beyond the steps of the table, which gives four layers more of them "
-        "and more settings than one; learning rates beside "
+        "Modulo 15, training beyond the steps of the tables, the first of which gives four layers "
+        "more of them and more settings than one; learning rates beside "
         f"{' and '.join(f'{lr:g}' for lr in sorted({lr for lr, *_ in SMALL['gated'].grid}))}.",
     ]
     for sentence, names in (
@@ -44,6 +44,7 @@ def left_out(results: Record) -> list[str]:
 def _spent(results: Record) -> str:
     """Processor time of what recorded it."""
     jobs = [*results["records"], *results["convex"], *results["small"]]
+    jobs += results.get("longer", [])
     hours = sum(job.get("seconds", 0.0) for job in jobs) / 3600
     words = f"Steps and solvers took {hours:.1f} core-hours, of the 8 that were allowed; "
     known = all("seconds" in job for job in jobs)

@@ -93,6 +93,7 @@ as upper references, made for such tables.
 
 {small}
 
+{longer}
 {figure_mod15}
 
 ## Hyperparameters
@@ -170,6 +171,7 @@ def render(results: Record, figures: Mapping[str, str]) -> str:
         validation=VALIDATION,
         small_steps=SMALL_STEPS,
         small=_small_table(results),
+        longer=_longer_table(results),
         small_recipes=_small_recipes(results),
         rates=_numbers(RATES),
         decays=_numbers(DECAYS),
@@ -341,6 +343,21 @@ def _small_cells(record: Record) -> list[str]:
     reached = sum(step is not None for step in record["first_99"])
     ends = [percent(median(record[key])) for key in ("best", "last")]
     return [*ends, f"{reached} of {len(record['first_99'])}"]
+
+
+def _longer_table(results: Record) -> str:
+    """Networks that were given many more steps, beside what fewer came to."""
+    rows = []
+    for record in results.get("longer", []):
+        few = _final(results, record["name"], record["share"])
+        label, share = SMALL[record["name"]].label, f"{record['share']:.0%}"
+        for one in (few, record):
+            if one is not None:
+                rows.append([label, share, f"{one['steps']:,}", *_small_cells(one)])
+    if not rows:
+        return ""
+    header = ["", "to train on", "steps", "best", "end", "99 %"]
+    return "Would more steps do it? With the same settings:\n\n" + table(header, rows) + "\n"
 
 
 def _small_recipes(results: Record) -> str:

@@ -37,6 +37,7 @@ VOCABULARY = MODULUS + 2
 SHARES = (0.8, 0.5)
 SPLITS = 20
 STEPS, TUNING_STEPS, EVERY = 2000, 600, 50
+LONGER, LONGER_STEPS = [("gated-4", 0.5)], 20_000  # which did not learn: might more steps do it?
 VALIDATION = 0.2  # of the training part, where hyperparameters are chosen
 CLIP, AVERAGE, WARMUP = 0.25, 0.95, 10
 RATES, DECAYS, SCALES = (0.02, 0.005), (0.3, 1.0, 3.0), (0.5, 1.0, 2.0)
@@ -130,6 +131,8 @@ class SmallJob:
             torch.manual_seed(0)
             curves = train_replicas(SMALL[self.name], masks, each, self.steps)
         told = tell_tuning(curves, settings) if tuning else tell_splits(curves)
+        if self.study == "longer":  # no figure shows it
+            del told["curve"]
         return self.key | {"seconds": round(time.process_time() - start, 2)} | told
 
 
@@ -155,6 +158,15 @@ def run_small(ledger: Ledger, names: Iterable[str]) -> None:
         with ledger.part():
             tuned = ledger.do(SmallJob(name, share, TUNING_STEPS, small.tuning_splits))
             ledger.do(SmallJob(name, share, small.steps, SPLITS, choose_setting(tuned)))
+
+
+def run_longer(ledger: Ledger, names: Iterable[str]) -> None:
+    """Once more with the settings that were chosen, for many more steps."""
+    for name, share in ((name, share) for name, share in LONGER if name in names):
+        with ledger.part():
+            tuned = ledger.do(SmallJob(name, share, TUNING_STEPS, SMALL[name].tuning_splits))
+            setting = choose_setting(tuned)
+            ledger.do(SmallJob(name, share, LONGER_STEPS, SPLITS, setting, study="longer"))
 
 
 # Training ---------------------------------------------------------------------------------------
