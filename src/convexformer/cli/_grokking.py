@@ -125,12 +125,12 @@ QUICK_FIELDS = {
 def _tell_quick(records: list[dict[str, Any]]) -> None:
     from ._words import plain_table
 
-    numbers = ("seed", "99 % at step", "seconds", "lowest after")
+    numbers = ("split", "99 % at step", "seconds", "lowest after")
     table = plain_table(*numbers, "stays for 500 steps", right=numbers)
     for record in records:
         stays = record["persistent"]
         table.add_row(
-            str(record["seed"]),
+            str(record["split"]),
             *(_number(record[key]) for key in ("steps_to_99", "seconds_to_99")),
             "-" if record["lowest_after"] is None else f"{record['lowest_after']:.2%}",
             Text("yes" if stays else "no", "green" if stays else "bold red"),

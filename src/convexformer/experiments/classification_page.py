@@ -19,7 +19,8 @@ nothing from one pair to the next, so convex attention reads *slots*: every toke
 nearest in the other sentence, and slot k is the difference of the k-th worst match; beside these,
 [CLS] and the difference and product of both sentences' means. Each probe tried seven values of its
 penalty (C of logistic regression, beta as a fraction of beta_max, weight decay); the accuracy on
-validation pairs chose. Always saying "paraphrase" is right for {majority:.1%} of the test pairs.
+validation pairs chose. MRPC is not part of the package: `--mrpc DIR`, or `CONVEXFORMER_MRPC`, names
+the folder with its files. Always saying "paraphrase" is right for {majority:.1%} of the test pairs.
 
 {table}
 

@@ -204,9 +204,11 @@ def _deeper(results: Record) -> Claim | None:
     if not told:
         return None
     standard_too = False
-    if {"power", "power-2"} <= set(rows):
-        told.append(f"two standard blocks {_sized(rows['power-2'])}, one {_sized(rows['power'])}")
-        standard_too = compared(rows["power-2"], rows["power"]) == "sooner"
+    for one in ("power-wide", "power"):  # of as many parameters, or else of as many channels
+        if {one, "power-2"} <= set(rows):
+            told.append(f"two standard blocks {_sized(rows['power-2'])}, one {_sized(rows[one])}")
+            standard_too = compared(rows["power-2"], rows[one]) == "sooner"
+            break
     whole = all(sooner) and not standard_too
     verdict = "holds" if whole else "holds in part" if any(sooner) else "does not hold"
     paper = "A second layer makes the convex model much faster, the standard one not."

@@ -26,7 +26,7 @@ from ..estimators import (
     ConvexTransformerRegressor,
 )
 from .grokking_jobs import Job, make_trainer
-from .grokking_studies import QUICK
+from .grokking_studies import EMBEDDING
 from .records import Record
 from .threads import one_thread
 
@@ -57,7 +57,7 @@ class ConvexJob:
         """What a finished job must agree with to count as this one."""
         rules: Record = {"dim": DIM, "tolerance": LOSSES[self.loss], "max_seconds": MAX_SECONDS}
         if self.embedding == "learnt":
-            rules |= {"recipe": asdict(QUICK), "steps": LEARNING_STEPS}
+            rules |= {"recipe": asdict(EMBEDDING), "steps": LEARNING_STEPS}
         return asdict(self) | {"rules": rules}
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ def random_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float6
 
 def learnt_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float64]:
     """Rows that a gated network has learnt from the training half, ``(p + 2, d)``."""
-    job = Job("convex", "gated", QUICK, seed, LEARNING_STEPS, seed, equations.modulus)
+    job = Job("convex", "gated", EMBEDDING, seed, LEARNING_STEPS, seed, equations.modulus)
     with one_thread():
         trainer = make_trainer(job)
         trainer.run()

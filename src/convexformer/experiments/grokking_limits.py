@@ -52,7 +52,12 @@ def _spent(results: Record) -> str:
 
 
 def _at_edges(results: Record) -> list[str]:
-    return [results["labels"][row["name"]] for row in results["rows"] if _at_edge(row)]
+    return [_label(results, row["name"]) for row in results["rows"] if _at_edge(row)]
+
+
+def _label(results: Record, name: str) -> str:
+    """Of a contestant; stacks of the study of depth are called by their size."""
+    return str(results["labels"].get(name, f"gated: {name}"))
 
 
 def _at_edge(row: Record) -> bool:
@@ -66,6 +71,8 @@ def _at_edge(row: Record) -> bool:
 
 
 def _searched(row: Record) -> bool:
+    if row["study"] == "depth":
+        return True
     contestant = CONTESTANTS.get(row["name"])
     return row["study"] == "contest" and contestant is not None and contestant.fixed is None
 
@@ -77,7 +84,7 @@ def _unsettled(results: Record) -> list[str]:
         if row["study"] == "tuning" and any(step is not None for step in row["all_settled"])
     }
     searched = [row["name"] for row in results["rows"] if _searched(row)]
-    return [results["labels"][name] for name in searched if name not in settled]
+    return [_label(results, name) for name in searched if name not in settled]
 
 
 def _hardly_chosen(results: Record) -> list[str]:

@@ -17,7 +17,8 @@ The paper's first experiment: students learn to reproduce what one layer of a pr
 writes, from what it reads. Here the teacher is layer {layer} (counted from 0) of `{model}`, on
 {text}: {sizes[0]} pairs to train, {sizes[1]} to choose on, {sizes[2]} to test, those that fill
 {n_tokens} tokens. Losses are squared errors over that of predicting the mean: 1 is knowing nothing.
-{other}
+MRPC is not part of the package: `--mrpc DIR`, or `CONVEXFORMER_MRPC`, names the folder with its
+files; without it prose of the package takes its place. {other}
 
 - All students read the same inputs: hidden states, centred, on one scale, as 64 principal
   components or all channels, and a constant channel. Targets are 16 principal components.

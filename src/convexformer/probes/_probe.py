@@ -146,7 +146,8 @@ def _warn_if_few(targets: int, columns: int, texts: int) -> None:
         more = math.ceil(texts * ENOUGH * columns / targets)
         warnings.warn(
             f"few texts: {targets} tokens to train on, for {columns} coefficients of every output. "
-            f"Shares will come out too low; {more} such texts would do.",
+            f"Shares will come out too low, unless texts resemble each other; {more} such texts "
+            "would do.",
             stacklevel=3,
         )
 
