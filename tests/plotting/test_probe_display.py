@@ -43,6 +43,8 @@ def test_bars_and_maps_are_what_was_found(result):
     words = " ".join(" ".join(text.get_text() for text in display.figure_.texts).split())
     assert "layer 1 of small" in words and "at most 1.5e-07" in words
     assert f"in {result.agreement} of 3 heads" in words
+    labels = [text.get_text() for text in display.bars_ax_.get_legend().get_texts()]
+    assert all(label.endswith("(below 0 at the edge)") for label in labels) and len(labels) == 2
     titled = ProbeDisplay.from_probe(result, title="mine")
     assert "mine" in [text.get_text() for text in titled.figure_.texts]
 

@@ -135,6 +135,7 @@ class ProbeDisplay:
         )
         for marker, color, size, label, values in marks:
             shown = np.maximum(values, 0.0)
+            label += " (below 0 at the edge)" * bool(np.any(np.array(values) < 0.0))
             ax.plot(shown, at, marker, color=color, ms=size, mew=2.0, label=label)
         ax.set_xlim(0, 1)
         ax.set_ylim(len(heads) - 0.5, -0.5)
