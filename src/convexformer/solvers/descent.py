@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 
 ROUNDING = 1e-15  # relative gap that is as good as none
 FLOAT32 = 2e-7  # part of a gap that changes in float32 leave, times the square of beta_max / beta
+NO_DIGITS = 1e-13  # of an objective: by so much it may differ by rounding
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
 FEW = 2e6  # entries of X in a first round
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
@@ -58,6 +59,7 @@ def minimise(
         everyone = bool(np.all(np.isin(violators, groups)))
         descent: Round
         if everyone and suit(problem):
+            work.columns.forget()
             descent = Sweeps(problem, beta, at, point, groups, work.blocks)
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
@@ -68,11 +70,19 @@ def minimise(
         # What a slow descent leaves behind uses too many tokens to start from.
         if work.descends or descent.least < NEAR * descent.value:
             found = descent.found()
-            falls = found.primal(problem, beta) < worth
+            falls = found.primal(problem, beta) < worth or _is_nearer(problem, beta, found, at, gap)
             at, work.descends = found if falls else at, work.descends and falls
     work.columns.forget()
     work.blocks.forget()
     return at, False
+
+
+def _is_nearer(problem: Problem, beta: float, new: Iterate, old: Iterate, gap: float) -> bool:
+    """Whether the gap has fallen much, where the objective has no digits left to show it."""
+    worth = old.primal(problem, beta)
+    if new.primal(problem, beta) > worth + NO_DIGITS * abs(worth):
+        return False
+    return new.gap(problem, problem.dual_point(new.S + new.b), beta) < 0.5 * gap
 
 
 def _gram_is_quick(problem: Problem, n_groups: int) -> bool:

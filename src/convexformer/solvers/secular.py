@@ -69,7 +69,7 @@ class SecularNewton:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
         # An error of the systems shows in the gap as its square root times the penalty's.
         size = self.bulk + float(self.radius @ (eta * self.radius)) / self.beta
-        self.accuracy = (0.1 * target) ** 2 / max(size, target)
+        self.accuracy = 0.1 * target * (0.1 * target / max(size, target))
         self.noise = 1e-3 * target
         try:
             at = self._point(eta)

@@ -126,7 +126,7 @@ class Spectral(Round):
 
     def _steps_left(self, step: int, goal: float) -> float:
         """As many as the spread of curvatures calls for, or half of what the gap's fall does."""
-        low_to_high = sorted(self.curvatures) or [0.0]
+        low_to_high = sorted(self.curvatures) or [1.0]  # none: all moves drowned in rounding
         low, high = low_to_high[len(low_to_high) // 8], low_to_high[-1]
         if high >= MOST_SPREAD * low and self.least > NEAR * self.spot.value:
             return np.inf

@@ -13,8 +13,10 @@ Products are in float32, on changes since a point that is known in float64.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +42,12 @@ VISIT, CYCLE = 1.5e-5, 4e-4  # seconds beyond products
 
 @dataclass(frozen=True)
 class Block:
-    """Some tokens less their means, over a common size, times the root of samples' weights."""
+    """Some tokens less their means, ``unit * A``, times the root of samples' weights."""
 
     groups: Groups
     A: Floats  # (N, groups * d)
-    curvature: float  # of the loss along the longest axis, nearly
+    unit: float
+    square: float  # of the length of A's longest axis, nearly
 
 
 class Blocks:
@@ -56,7 +59,6 @@ class Blocks:
         self.root = None if plain else np.sqrt(problem.weight)
         columns = min(BLOCK_COLUMNS, BLOCK_BYTES // (4 * self.design.n_samples))
         self.per_block = max(1, columns // self.design.dim)
-        self.unit = 0.0  # the common size
         self.forget()
 
     def forget(self) -> None:
@@ -66,6 +68,7 @@ class Blocks:
         """Blocks with these groups, and perhaps some more."""
         known = [k for block in self._kept for k in block.groups.tolist()]
         new = np.setdiff1d(groups, known)
+        # Blocks that are too many for their tokens, or mostly of no use, are put together anew.
         most = 2 + 2 * (len(known) + len(new)) // self.per_block
         if len(self._kept) + len(new) // self.per_block > most or len(known) > 2 * len(groups):
             self.forget()
@@ -75,30 +78,57 @@ class Blocks:
         wanted = set(groups.tolist())
         return [block for block in self._kept if not wanted.isdisjoint(block.groups.tolist())]
 
-    def _read(self, groups: Groups) -> Block:
-        N, d = self.design.n_samples, self.design.dim
-        A: Floats = np.empty((N, len(groups) * d), dtype=np.float32)
+    def _tokens(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
+        """Which columns of a block a token has, and the token in float64."""
+        d = self.design.dim
         for j, k in enumerate(groups.tolist()):
             token = self.design.whole(np.array([k]), np.float64)
             if self.center is not None:
                 token = token - self.center[k]
             if self.root is not None:
                 token = self.root[:, None] * token
-            if not self.unit:  # squares must fit float32
-                size = float(np.max(np.abs(token[:: 1 + N // 64]))) or 1.0
-                self.unit = 1.0 if 1e-6 < size < 1e6 else size
-            A[:, j * d : (j + 1) * d] = token if self.unit == 1.0 else token / self.unit
-        return Block(groups, A, _curvature(A))
+            yield slice(j * d, (j + 1) * d), token
+
+    def _read(self, groups: Groups) -> Block:
+        shape = (self.design.n_samples, len(groups) * self.design.dim)
+        A: Floats = np.empty(shape, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            for part, token in self._tokens(groups):
+                A[:, part] = token
+            total, unit = float(np.vdot(A, A)), 1.0
+        if not 1e-12 * A.size < total < 1e12 * A.size:  # squares must fit float32
+            unit = max(float(np.max(np.abs(token))) for _, token in self._tokens(groups)) or 1.0
+            for part, token in self._tokens(groups):
+                A[:, part] = token / unit
+        return Block(groups, A, unit, _longest_square(A))
 
 
-def _curvature(A: Floats) -> float:
-    """``||A||^2``, or a little more."""
-    axis: Floats = np.ones(A.shape[1], dtype=np.float32)
-    size = float(np.linalg.norm(axis))
+def _longest_square(A: Floats) -> float:
+    """``||A||^2``, or a little more, by a few products from an axis at random."""
+    start: Any = np.random.default_rng(0).standard_normal(A.shape[1], dtype=np.float32)
+    axis, size = start, float(np.linalg.norm(start))
     for _ in range(POWERS):
         axis = (A @ (axis / np.float32(size))) @ A
         size = max(float(np.linalg.norm(axis)), 1e-30)
     return SLACK * size
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """What moving a block takes, but for where it is."""
+
+    A: Floats
+    unit: float
+    rows: slice  # of the coefficients
+    gain: float  # of a coefficient per product of A with a change of the dual point
+    first: Array  # what the first dual point adds to the coefficients
+    limit: Array  # by which their norms shrink
+
+    @classmethod
+    def of(cls, block: Block, rows: slice, pull: float, M: Array, limit: Array) -> _Visit:
+        step = 1.0 / (pull * block.unit**2 * block.square)
+        gain = 1.0 / (block.unit * block.square)
+        return cls(block.A, block.unit, rows, gain, step * M, step * limit)
 
 
 def suit(problem: Problem) -> bool:
@@ -109,8 +139,8 @@ def suit(problem: Problem) -> bool:
 class Sweeps(Round):
     """One round on the tokens of `blocks`.
 
-    Units are such that beta and the common size of tokens are 1; dual points and scores are times
-    the root of samples' weights.
+    Dual points, scores and coefficients are over the size of the first dual point, correlations
+    over beta; the former two are also times the root of samples' weights.
     """
 
     def __init__(
@@ -129,18 +159,18 @@ class Sweeps(Round):
         )
         ends = np.cumsum([0] + [len(block.groups) for block in self.blocks])
         self.rows = [slice(a, b) for a, b in pairwise(ends.tolist())]
-        self.force = beta / blocks.unit  # units: of dual points and scores,
-        self.size = self.force / blocks.unit  # and of coefficients
+        V = point.V[:, 0]
+        v = np.divide(V, self.root, out=np.zeros_like(V), where=V != 0.0)
+        self.size = float(np.max(np.abs(v))) or 1.0
+        self.pull = self.size / beta  # correlations in units of theirs, per product in its units
+        self.v_first = v / self.size
+        self.e: Floats = np.zeros(len(V), dtype=np.float32)  # change of the dual point since
         self.limit = self.weight[:, 0]
         self.Z = self.Z0[:, :, 0] / self.size
         self.M = self.M_first = self.M0[:, :, 0] / beta
-        V = point.V[:, 0]
-        self.v_first = np.divide(V, self.root, out=np.zeros_like(V), where=V != 0.0) / self.force
-        self.e: Floats = np.zeros(len(V), dtype=np.float32)  # change of the dual point since
         self.visits = [
-            (block.A, block.A.T, rows, step, step * self.M_first[rows], step * self.limit[rows])
+            _Visit.of(block, rows, self.pull, self.M_first[rows], self.limit[rows])
             for block, rows in zip(self.blocks, self.rows, strict=True)
-            for step in [1.0 / block.curvature]
         ]
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
@@ -170,21 +200,22 @@ class Sweeps(Round):
         trail = [(self.Z.copy(), self.e.copy())]
         for _ in range(SWEEPS):
             for j in self.live:
-                self._visit(j)
+                self._move(self.visits[j])
             trail.append((self.Z.copy(), self.e.copy()))
         self._extrapolate(trail)
 
-    def _visit(self, j: int) -> None:
+    def _move(self, visit: _Visit) -> None:
         """Move the tokens of one block."""
-        A, At, rows, step, pull, limit = self.visits[j]
-        old = self.Z[rows]
-        new = pull + step * (self.e @ A).reshape(old.shape)
+        old = self.Z[visit.rows]
+        new = (self.e @ visit.A).reshape(old.shape).astype(np.float64)
+        new *= visit.gain
+        new += visit.first
         new += old
         norms = np.sqrt(np.einsum("kd,kd->k", new, new))
-        new *= (1.0 - limit / np.maximum(norms, limit))[:, None]
-        move = new - old
-        self.Z[rows] = new
-        self.e = sgemv(-1.0, At, move.ravel(), 1.0, self.e, trans=1, overwrite_y=1)
+        new *= (1.0 - visit.limit / np.maximum(norms, visit.limit))[:, None]
+        move = (new - old).ravel()
+        self.Z[visit.rows] = new
+        self.e = sgemv(-visit.unit, visit.A.T, move, 1.0, self.e, trans=1, overwrite_y=1)
 
     def _extrapolate(self, trail: list[tuple[Array, Floats]]) -> None:
         """Go to the affine combination of points whose moves cancel best, if that is better."""
@@ -204,14 +235,14 @@ class Sweeps(Round):
     def _objective(self, Z: Array, e: Floats) -> float:
         """Less what it was at the origin but for the penalty, in units of this round."""
         penalty = float(self.limit @ np.sqrt(np.einsum("kd,kd->k", Z, Z)))
-        return float((self.v_first + 0.5 * e) @ e) + penalty
+        return self.pull * float((self.v_first + 0.5 * e) @ e) + penalty
 
     def _measure(self) -> float:
         """The gap, from all correlations."""
-        M = np.concatenate([self.e @ block.A for block in self.blocks])
-        self.M = self.M_first + M.reshape(self.M.shape)
-        self.value = self.origin.loss + self.force**2 * self._objective(self.Z, self.e)
-        V = self.point.V + (self.force * self.root * self.e)[:, None]
+        parts = [block.unit * (self.e @ block.A).astype(float) for block in self.blocks]
+        self.M = self.M_first + self.pull * np.concatenate(parts).reshape(self.M.shape)
+        self.value = self.origin.loss + self.beta * self.size * self._objective(self.Z, self.e)
+        V = self.point.V + (self.size * self.root * self.e.astype(float))[:, None]
         return self.gap(self.value, V, self.beta * self.M[:, :, None])
 
     def _slows(self, gaps: list[float], goal: float) -> bool:

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Design, Problem
-from ..problem.designs import WIDE_TOKEN, Groups, product, row_slices, transposed_product
+from ..problem.designs import (
+    BLOCK_BYTES,
+    WIDE_TOKEN,
+    Groups,
+    product,
+    row_slices,
+    transposed_product,
+)
 from .blocks import Axes
 from .machine import CACHE
 from .sweeps import Blocks
@@ -98,7 +105,8 @@ class LowPrecision:
     def gram(self, weight: Array, groups: Groups) -> tuple[Array, Array]:
         """``A' diag(w) A`` and ``A' w`` of columns of `groups`, for weights that are not negative.
 
-        As :meth:`Design.gram`, but without reading X again.
+        As :meth:`Design.gram`, but without reading X again. Groups are in ascending order, here and
+        in `self`.
         """
         p, total = len(groups) * self.dim, float(weight.sum())
         first = self.dim * np.searchsorted(self.groups, groups)
@@ -106,7 +114,8 @@ class LowPrecision:
         A = self.A if p == self.A.shape[1] else self.A[:, index]
         Q, q = np.zeros((p, p)), np.zeros(p)
         root = np.sqrt(weight).astype(np.float32)[:, None]
-        for rows in row_slices(len(A), p, 4 * CHUNK_BYTES):
+        # Few rows at once stay in cache, too few add up matrices more often than they multiply.
+        for rows in row_slices(len(A), p, min(max(4 * CHUNK_BYTES, 8 * p * p), BLOCK_BYTES)):
             B = A[rows] * root[rows]
             Q += B.T @ B  # BLAS forms only half of a symmetric product
             q += root[rows, 0] @ B
