@@ -175,21 +175,3 @@ def test_columns_in_use_are_read_as_they_follow_each_other(used, monkeypatch):
         )
         M = np.einsum("ikd,ic->kdc", X, V)
         np.testing.assert_allclose(low.correlate(V, wanted)[wanted], M[wanted], atol=1e-4)
-
-
-@pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("groups", [[0, 1, 2, 3, 4, 5], [1, 4]])
-def test_curvatures_of_kept_columns_are_those_of_the_problem(groups, intercept):
-    rng = np.random.default_rng(0)
-    design = TokenDesign(rng.normal(size=(70, 6, 3)) + 5 * rng.normal(size=(6, 3)))
-    Y = np.where(rng.normal(size=(70, 2)) > 0, 1.0, -1.0)
-    a = rng.uniform(0, 2, size=70)
-    problem = Problem(design, Logistic(), PENALTIES["token"](), Y, a, intercept=intercept)
-    F, groups = rng.normal(size=Y.shape), np.array(groups)
-    X = low_precision(design, np.arange(6), problem.center)
-    H = a[:, None] * problem.loss.curvature(F, Y)
-    expected, linear = design.gram(groups, H, problem.center)
-    for h, Q, q in zip(H.T, expected, linear.T, strict=True):
-        found = X.gram(h, groups)
-        np.testing.assert_allclose(found[0], Q, atol=1e-5 * np.abs(Q).max())
-        np.testing.assert_allclose(found[1], q, atol=1e-5 * np.abs(Q).max())

@@ -172,10 +172,7 @@ class SecondOrderModel:
         else:
             F, dtype = self.at.S + self.at.b, self._dtype
             with np.errstate(over="ignore", invalid="ignore"):
-                if dtype is np.float32 and not self._joint and self.work.columns.take(self.groups):
-                    Q = self._curvatures(F)
-                else:
-                    Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs, dtype)
+                Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs, dtype)
             if not all(np.all(np.isfinite(q)) for q in Q):  # beyond the range of float32
                 Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs)
         G, Z = self._pack(self.point.M[self.groups]), self._pack(self.at.Z[self.groups])
@@ -185,18 +182,6 @@ class SecondOrderModel:
         return [
             GramSystem(q, G[:, [j]] + q @ Z[:, [j]], n_cells, self.beta) for j, q in enumerate(Q)
         ]
-
-    def _curvatures(self, F: Array) -> list[Array]:
-        """Hessians by output, the intercept eliminated, from columns that are kept in float32."""
-        problem, X = self.problem, self.work.columns.of(self.groups)
-        H = problem.weight[:, None] * problem.loss.curvature(F, problem.Y, self.damping)
-        found = []
-        for h in H.T:
-            Q, q = X.gram(h, self.groups)
-            if problem.intercept and h.any():
-                Q -= np.outer(q, q / h.sum())
-            found.append(Q)
-        return found
 
     @property
     def _dtype(self) -> type:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ..problem import Design, Problem
 from ..problem.designs import (
-    BLOCK_BYTES,
     WIDE_TOKEN,
     Groups,
     product,
@@ -101,31 +100,6 @@ class LowPrecision:
                 U[:, k] = self.A[:, k * self.dim : (k + 1) * self.dim] @ G32[k]
         U *= self.unit * size
         return U if self.offset is None else U + np.sum(self.offset.reshape(G.shape) * G, axis=1)
-
-    def gram(self, weight: Array, groups: Groups) -> tuple[Array, Array]:
-        """``A' diag(w) A`` and ``A' w`` of columns of `groups`, for weights that are not negative.
-
-        As :meth:`Design.gram`, but without reading X again. Groups are in ascending order, here and
-        in `self`.
-        """
-        p, total = len(groups) * self.dim, float(weight.sum())
-        first = self.dim * np.searchsorted(self.groups, groups)
-        index = (first[:, None] + np.arange(self.dim)).ravel()
-        A = self.A if p == self.A.shape[1] else self.A[:, index]
-        Q, q = np.zeros((p, p)), np.zeros(p)
-        root = np.sqrt(weight).astype(np.float32)[:, None]
-        # Few rows at once stay in cache, too few add up matrices more often than they multiply.
-        for rows in row_slices(len(A), p, min(max(4 * CHUNK_BYTES, 8 * p * p), BLOCK_BYTES)):
-            B = A[rows] * root[rows]
-            Q += B.T @ B  # BLAS forms only half of a symmetric product
-            q += root[rows, 0] @ B
-        Q, q = self.unit**2 * Q, self.unit * q
-        if self.offset is not None:
-            offset = self.offset[index]
-            across = np.outer(q, offset)
-            Q += across + across.T + total * np.outer(offset, offset)
-            q = q + total * offset
-        return Q, q
 
 
 def _float32(change: Array) -> tuple[NDArray[np.float32], float]:
