@@ -103,15 +103,21 @@ def test_splits_tell_when_they_reached_the_level():
     assert told["first_99"] == [100, None] and told["best"] == [0.99, 0.4]
 
 
-def test_every_share_has_a_choice_of_its_own(tmp_path, monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """Jobs that were to be run, none of which is."""
+    jobs = []
 
     def run(job, folder):
-        asked.append(job)
+        jobs.append(job)
         grid = [{"lr": job.share, "decay": 0.1, "scale": 2.0, "last": 1.0, "best": 1.0}]
         return job.key | {"grid": grid}
 
     monkeypatch.setattr(SmallJob, "run", run)
+    return jobs
+
+
+def test_every_share_has_a_choice_of_its_own(tmp_path, asked):
     run_small(Ledger(tmp_path), ["gated-4"])
     assert [(job.share, job.setting) for job in asked] == [
         (0.8, None),
@@ -122,15 +128,7 @@ def test_every_share_has_a_choice_of_its_own(tmp_path, monkeypatch):
     assert [job.splits for job in asked] == [4, 20, 4, 20]
 
 
-def test_longer_runs_take_the_settings_that_were_chosen(tmp_path, monkeypatch):
-    asked = []
-
-    def run(job, folder):
-        asked.append(job)
-        grid = [{"lr": job.share, "decay": 0.1, "scale": 2.0, "last": 1.0, "best": 1.0}]
-        return job.key | {"grid": grid}
-
-    monkeypatch.setattr(SmallJob, "run", run)
+def test_longer_runs_take_the_settings_that_were_chosen(tmp_path, asked):
     ledger = Ledger(tmp_path)
     run_small(ledger, ["power", "gated-4"])
     asked.clear()
