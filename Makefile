@@ -80,8 +80,8 @@ VENVS  := benchmarks/.venvs
 PEERS  := $(VENVS)/.installed-peers
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
-# FACTOR: time a peer may take, over ours; the committed results were made with 12,
-# with 25 where twenty times was asked and 5 for paths, in hours.
+# FACTOR: time a peer may take, over ours; the committed results were made with 12 to 25,
+# and 5 for the long paths, in hours.
 FACTOR ?= 2.5
 bench: $(DEV) $(PEERS)  ## Race every peer to the same gap; FRESH=--fresh measures anew, half an hour
 	$(BENCH).check

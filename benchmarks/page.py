@@ -41,9 +41,9 @@ beta_max or less, twice elsewhere, three times for paths, twenty for softmax; or
   `make bench-large`: wall time, two threads). Peers get the memory layout they like best for
   nothing; ours pays for building its problem. Median of interleaved repetitions, with their range.
 - **Settings** of peers are swept from loose to tight; the fastest run that meets the gap counts,
-  and all are in the results. A peer's run may take 12 times as long as ours (5 on paths, 25 for
-  softmax; 2.5 where `make bench` is left as it is), within bounds: the column *peers' limit*. No
-  run begins once a sweep has taken 1.3 times that.
+  and all are in the results. A peer's run may take some 12 times as long as ours or longer (4 to
+  5 times on paths ii and iii; 2.5 where `make bench` is left as it is), within bounds: the column
+  *peers' limit*. No run begins once a sweep has taken 1.3 times that.
 - **First call**: the same in a fresh process, beside the time of importing.
 - **By value**: some runs have an objective within the gap of the optimum while their residuals do
   not show it. Their time stands in this column, the kindest reading.

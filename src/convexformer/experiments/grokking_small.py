@@ -162,7 +162,9 @@ def run_small(ledger: Ledger, names: Iterable[str]) -> None:
 
 def run_longer(ledger: Ledger, names: Iterable[str]) -> None:
     """Once more with the settings that were chosen, for many more steps."""
-    for name, share in ((name, share) for name, share in LONGER if name in names):
+    for name, share in LONGER:
+        if name not in names:
+            continue
         with ledger.part():
             tuned = ledger.do(SmallJob(name, share, TUNING_STEPS, SMALL[name].tuning_splits))
             setting = choose_setting(tuned)

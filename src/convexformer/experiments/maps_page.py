@@ -112,8 +112,9 @@ def _readings(rows: dict[str, Record]) -> str:
     ]
     simplex = rows["simplex"]
     passed = sum(simplex["cosine"] > rows[name]["cosine"] for name in names)
+    how_many = {0: "none", len(names): "all"}.get(passed, str(passed))
     return (
         f"Its three maps by their cosine with the head's own: {', '.join(told)}. That of simplex "
         f"attention ({simplex['cosine']:.3f}; {simplex['words_cosine']:.3f}) is, with special "
-        f"tokens, more alike than {passed or 'none'} of them."
+        f"tokens, more alike than {how_many} of them."
     )

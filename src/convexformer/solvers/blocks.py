@@ -241,15 +241,19 @@ def secular(r: Floats, values: Floats, size: Floats) -> Floats:
 
 def anderson(trail: list[Floats]) -> Floats:
     """The affine combination of points whose moves cancel best, output by output."""
-    c, depth = len(trail[0]), len(trail) - 1
-    points = np.stack(trail, axis=1).reshape(c, depth + 1, -1)
-    moves = np.diff(points, axis=1)
-    C = (moves @ moves.transpose(0, 2, 1)).astype(float)
-    ridge = 1e-8 * np.trace(C, axis1=1, axis2=2) + 1e-300
-    C += ridge[:, None, None] * np.eye(depth)
-    x = np.linalg.solve(C, np.ones((c, depth, 1)))
-    x = (x / x.sum(axis=1, keepdims=True)).astype(np.float32)
-    return np.asarray(x.transpose(0, 2, 1) @ points[:, 1:]).reshape(trail[0].shape)
+    points = np.stack(trail, axis=1).reshape(len(trail[0]), len(trail), -1)
+    x = anderson_shares(np.diff(points, axis=1)).astype(np.float32)
+    return np.asarray(x[:, None] @ points[:, 1:]).reshape(trail[0].shape)
+
+
+def anderson_shares(moves: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Shares, which sum to 1, with which moves ``(..., depth, size)`` cancel best."""
+    C = (moves @ np.swapaxes(moves, -1, -2)).astype(float)
+    noise = 1e-8 if moves.dtype == np.float32 else 1e-10
+    ridge = noise * np.trace(C, axis1=-2, axis2=-1) + 1e-300
+    C += ridge[..., None, None] * np.eye(moves.shape[-2])
+    x = np.linalg.solve(C, np.ones((*C.shape[:-1], 1)))[..., 0]
+    return np.asarray(x / x.sum(axis=-1, keepdims=True))
 
 
 def _norms(Z: Floats) -> Floats:

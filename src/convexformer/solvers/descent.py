@@ -70,19 +70,19 @@ def minimise(
         # What a slow descent leaves behind uses too many tokens to start from.
         if work.descends or descent.least < NEAR * descent.value:
             found = descent.found()
-            falls = found.primal(problem, beta) < worth or _is_nearer(problem, beta, found, at, gap)
+            falls = _is_better(problem, beta, found, worth, gap)
             at, work.descends = found if falls else at, work.descends and falls
     work.columns.forget()
     work.blocks.forget()
     return at, False
 
 
-def _is_nearer(problem: Problem, beta: float, new: Iterate, old: Iterate, gap: float) -> bool:
-    """Whether the gap has fallen much, where the objective has no digits left to show it."""
-    worth = old.primal(problem, beta)
-    if new.primal(problem, beta) > worth + NO_DIGITS * abs(worth):
-        return False
-    return new.gap(problem, problem.dual_point(new.S + new.b), beta) < 0.5 * gap
+def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: float) -> bool:
+    """Whether the objective is below `worth`, or, where digits end, the gap far below `gap`."""
+    primal = at.primal(problem, beta)
+    if primal < worth or primal > worth * (1 + NO_DIGITS):
+        return primal < worth
+    return at.gap(problem, problem.dual_point(at.S + at.b), beta) < 0.5 * gap
 
 
 def _gram_is_quick(problem: Problem, n_groups: int) -> bool:

@@ -169,7 +169,7 @@ class Kernel:
 
     def solve(self, R: Array) -> NDArray:
         """About ``(I + K)^-1 R``."""
-        return R if self.factor is None else _solved(self.factor, R)
+        return R if self.factor is None else solved(self.factor, R)
 
     def half(self, U: NDArray) -> NDArray:
         """``L^-1 U``, in the place of `U`."""
@@ -307,7 +307,7 @@ class SharedGram:
 
     def _refine(self, right: Array, accuracy: float) -> tuple[Array, float]:
         """``(I + S Q S) t = right``, and G with it."""
-        t, before = _solved(self.factor, right).astype(np.float64), np.inf
+        t, before = solved(self.factor, right).astype(np.float64), np.inf
         few = 2 * len(self.used) < len(self.Q)
         Q, Z = self.Q[:, self.used] if few else self.Q, np.zeros_like(self.B)
         for _ in range(20):
@@ -319,7 +319,7 @@ class SharedGram:
                 return t, left
             if not left <= SLOW * before:
                 break
-            t, before = t + _solved(self.factor, R), left
+            t, before = t + solved(self.factor, R), left
         raise LinAlgError("Refinement does not converge.")
 
     def coefficients(self, cells: Groups) -> Array:
@@ -344,7 +344,7 @@ class SharedGram:
             others = self._columns(cells[weak])
             right = self.s * self.Q[np.ix_(self.used, others)]
             through, G_weak = (
-                _solved(self.factor, right),
+                solved(self.factor, right),
                 self._directions(cells[weak], radius[weak]),
             )
             cross = self._summed(through[rows] * (G @ G_weak.T))
@@ -373,12 +373,6 @@ class SharedGram:
         """Sums over blocks of a token by a token."""
         sums = inner.reshape(-1, self.size) @ np.ones(self.size, inner.dtype)
         return np.asarray(sums.reshape(-1, self.size, inner.shape[1] // self.size).sum(axis=1))
-
-
-def _solved(factor: NDArray, R: Array) -> NDArray:
-    """``R`` through a Cholesky factor, in its precision."""
-    B = R.astype(factor.dtype, order="F")
-    return solved(factor, B, overwrite=True)
 
 
 def _block(Q: NDArray, index: Groups) -> NDArray:

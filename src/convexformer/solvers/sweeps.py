@@ -24,6 +24,7 @@ from scipy.linalg.blas import sgemv
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
+from .blocks import anderson_shares
 from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED
 from .rounds import NEAR, Round
 from .solution import Clock, Iterate
@@ -33,7 +34,8 @@ Floats = NDArray[np.float32]
 
 SWEEPS = 5  # of a cycle
 MOST_CYCLES = 60  # of a round
-LITTLE, STALLED = 1e-3, 2  # part of the gap, by which to fall; cycles that fail to, at an end
+LITTLE = 1e-3  # of the gap: less than that an objective does not fall for nothing
+STALLED = 2  # cycles in which neither falls, which end a round
 RECENT = 2  # cycles by which speed is judged
 BLOCK_BYTES, BLOCK_COLUMNS = 1 << 20, 256  # of a block, unless a token is larger
 POWERS, SLACK = 4, 1.1  # products that find a block's curvature, and by how much it is enlarged
@@ -220,13 +222,7 @@ class Sweeps(Round):
     def _extrapolate(self, trail: list[tuple[Array, Floats]]) -> None:
         """Go to the affine combination of points whose moves cancel best, if that is better."""
         points = np.array([Z.ravel() for Z, _ in trail])
-        moves = np.diff(points, axis=0)
-        C = moves @ moves.T
-        ridge = 1e-10 * np.trace(C)
-        if not 0.0 < ridge < np.inf:
-            return
-        share = np.linalg.solve(C + ridge * np.eye(SWEEPS), np.ones(SWEEPS))
-        share /= share.sum()
+        share = anderson_shares(np.diff(points, axis=0))
         Z = (share @ points[1:]).reshape(self.Z.shape)
         e = share.astype(np.float32) @ np.array([e for _, e in trail[1:]])
         if self._objective(Z, e) < self._objective(self.Z, self.e):
