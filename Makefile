@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/solvers/*.[ch])
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
@@ -106,13 +107,13 @@ clean:  ## Remove the environment, caches and builds
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# Stamps: newer than the two files that say what is installed, so pip runs only when they change.
+# Stamps: newer than the files that say what is installed, so pip runs only when they change.
 # The interpreter is order-only, because its own timestamp says nothing about what is installed.
-$(BASE): pyproject.toml constraints.txt | $(BIN)/python
+$(BASE): $(SOURCES) | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
-$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+$(DEV): $(SOURCES) | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $(BASE) $@
 

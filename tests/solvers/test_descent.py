@@ -72,7 +72,7 @@ def test_independent_tokens_need_no_newton_step(monkeypatch, loss, c, penalty, i
 
 @pytest.mark.usefixtures("steps_first")
 def test_alike_tokens_are_left_to_newton_after_a_few_steps(monkeypatch):
-    problem, steps = made(common=30.0, c=2, penalty="token", intercept=False), []
+    problem, steps = made(common=30.0, loss=Logistic(), intercept=False), []
     plain = Spectral._step
     monkeypatch.setattr(Spectral, "_step", lambda self, *a: steps.append(1) or plain(self, *a))
     found = solve(problem, 0.01 * problem.beta_max)
@@ -81,10 +81,10 @@ def test_alike_tokens_are_left_to_newton_after_a_few_steps(monkeypatch):
 
 
 @pytest.mark.usefixtures("steps_first")
-@pytest.mark.parametrize("c", [1, 2])
-def test_a_path_that_slows_down_does_not_try_again(monkeypatch, c):
-    problem, slow = made(common=30.0, c=c, penalty="token", intercept=False), []
-    way = Sweeps if c == 1 else Spectral
+@pytest.mark.parametrize("loss", [Squared(), Logistic()])
+def test_a_path_that_slows_down_does_not_try_again(monkeypatch, loss):
+    problem, slow = made(common=30.0, loss=loss, intercept=False), []
+    way = Sweeps if loss.quadratic else Spectral
     plain = way.run
     monkeypatch.setattr(
         way, "run", lambda self, *a: slow.append(not plain(self, *a)) or not slow[-1]

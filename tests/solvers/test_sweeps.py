@@ -1,4 +1,6 @@
-"""Sweeps over blocks of tokens: one output of the squared loss."""
+"""Sweeps over tokens, compiled and in NumPy: the squared loss."""
+
+import shutil
 
 import numpy as np
 import pytest
@@ -8,12 +10,22 @@ from convexformer.problem import (
     GatedDesign,
     Problem,
     Squared,
+    Token,
     TokenDesign,
     TokenOutput,
 )
-from convexformer.solvers import descent, newton, rounds, solve, solve_path, sweeps
+from convexformer.solvers import (
+    cycle_numpy,
+    descent,
+    newton,
+    rounds,
+    shared,
+    solve,
+    solve_path,
+    sweeps,
+)
 from convexformer.solvers.solution import Solution
-from convexformer.solvers.sweeps import Blocks, Sweeps
+from convexformer.solvers.sweeps import Tokens
 
 
 def made(N=600, n=30, d=6, common=0.0, scale=1.0, gates=0, penalty=None, size=1.0, **more):
@@ -29,6 +41,21 @@ def made(N=600, n=30, d=6, common=0.0, scale=1.0, gates=0, penalty=None, size=1.
 
 def never(*args, **kwargs):
     raise AssertionError("What was not to be called was called.")
+
+
+@pytest.fixture(params=["compiled", "NumPy"])
+def cycle(request, monkeypatch):
+    """Both ways, in turn."""
+    if request.param == "NumPy":
+        monkeypatch.setattr(sweeps, "cycle", cycle_numpy.cycle)
+    elif not sweeps.COMPILED:
+        pytest.skip("nothing was compiled")
+    return sweeps.cycle
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
+def test_where_there_is_a_compiler_sweeps_are_compiled():
+    assert sweeps.COMPILED
 
 
 @pytest.fixture
@@ -52,7 +79,7 @@ CASES = {
 }
 
 
-@pytest.mark.usefixtures("sweeps_only")
+@pytest.mark.usefixtures("cycle", "sweeps_only")
 @pytest.mark.parametrize("fraction", [0.5, 0.1, 0.02])
 @pytest.mark.parametrize("case", CASES)
 def test_the_optimum_is_newtons(monkeypatch, case, fraction):
@@ -111,56 +138,127 @@ def test_blocks_have_a_size_of_their_own(case):
     assert found.converged
 
 
+def spied(monkeypatch):
+    """What every cycle returns."""
+    found, plain = [], sweeps.cycle
+
+    def spy(*state):
+        found.append(plain(*state))
+        return found[-1]
+
+    monkeypatch.setattr(sweeps, "cycle", spy)
+    return found
+
+
+@pytest.mark.usefixtures("cycle")
 def test_alike_tokens_are_left_to_newton_after_a_few_cycles(monkeypatch):
-    problem, cycles = made(common=30.0, intercept=False), []
-    plain = Sweeps._cycle
+    problem, cycles = made(common=30.0, intercept=False), spied(monkeypatch)
     monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
-    monkeypatch.setattr(Sweeps, "_cycle", lambda self: cycles.append(1) or plain(self))
     assert solve(problem, 0.01 * problem.beta_max).converged
-    assert 0 < len(cycles) <= 8
+    assert 0 < len(cycles) <= 20
 
 
-def test_a_cycle_never_raises_the_objective(monkeypatch):
-    problem, values = made(N=150, n=60, d=12, intercept=False), []
-    plain = Sweeps._measure
-
-    def measured(self):
-        gap = plain(self)
-        values.append(self.value)
-        return gap
-
-    monkeypatch.setattr(Sweeps, "_measure", measured)
-    monkeypatch.setattr(rounds.Round, "_newton_seconds", lambda self, Z: np.inf)
-    solve(problem, 0.02 * problem.beta_max)
-    assert len(values) > 5
-    assert np.all(np.diff(values) <= 1e-6 * np.abs(values[1:]))
+def state(n=5, d=3, c=2, N=40, seed=0):
+    """What a cycle takes, of random tokens, some in use."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.normal(size=(n, d, N)).astype(np.float32)
+    gram = (tokens @ tokens.transpose(0, 2, 1)).astype(float)
+    Z = rng.normal(size=(n, c, d)) * (np.arange(n) % 2)[:, None, None]
+    v = rng.normal(size=(c, N))
+    M = np.einsum("kdi,ci->kcd", tokens.astype(float), v)
+    limit = rng.uniform(1, 8, n)
+    step = 1 / np.linalg.eigvalsh(gram).max(axis=1)
+    return tuple(tokens), (n, d, c, N), gram, step, limit, v, Z, M
 
 
-def test_blocks_are_read_once_and_hold_what_was_asked_for(monkeypatch):
+@pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+@pytest.mark.parametrize(
+    "shape", [(5, 3, 2, 40), (7, 1, 4, 33), (1, 9, 1, 5), (6, 8, 3, 129), (40, 2, 1, 500)]
+)
+def test_what_is_compiled_does_what_numpy_does(shape):
+    one, other = state(*shape), state(*shape)
+    for _ in range(3):
+        found, expected = sweeps.cycle(*one), cycle_numpy.cycle(*other)
+        assert found[0] == pytest.approx(expected[0], rel=1e-6)
+        assert found[1] == pytest.approx(expected[1], rel=1e-2, abs=1e-5 * expected[0])
+    for here, there in zip(one[5:], other[5:], strict=True):
+        np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-4 * np.abs(there).max())
+
+
+@pytest.mark.usefixtures("cycle")
+def test_a_cycle_never_raises_the_objective():
+    at = state(n=60, d=12, c=1, N=150)
+    values = [sweeps.cycle(*at)[0] for _ in range(12)]
+    assert np.all(np.diff(values) <= 1e-9 * values[0]) and values[-1] < 0.9 * values[0]
+
+
+@pytest.mark.usefixtures("cycle")
+def test_a_cycle_keeps_its_books():
+    tokens, shape, gram, step, limit, v, Z, M = state(n=8, N=100)
+    A, v0, Z0 = np.array(tokens, dtype=float), v.copy(), Z.copy()
+    for _ in range(3):
+        value, gap = sweeps.cycle(tokens, shape, gram, step, limit, v, Z, M)
+    np.testing.assert_allclose(v, v0 - np.einsum("kcd,kdi->ci", Z - Z0, A), atol=1e-12)
+    np.testing.assert_allclose(M, np.einsum("kdi,ci->kcd", A, v), atol=1e-11)
+    norms = np.linalg.norm(Z.reshape(8, -1), axis=1)
+    assert value == pytest.approx(0.5 * np.sum(v**2) + limit @ norms, rel=1e-12)
+    # The targets are what is left and what was taken: the gap is the problem's own.
+    X, Y = A.transpose(2, 0, 1), (v + np.einsum("kcd,kdi->ci", Z, A)).T
+    problem = Problem(TokenDesign(X.copy()), Squared(), Token(limit), Y, intercept=False)
+    certificate = problem.certificate(Z.transpose(0, 2, 1), np.zeros(2), 1.0)
+    assert gap == pytest.approx(certificate.gap, rel=1e-6, abs=1e-9 * value)
+
+
+@pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+def test_arrays_that_do_not_fit_are_refused():
+    good = state()
+    for j, wrong in ((0, good[0][:-1]), (2, good[2][1:]), (5, good[5].astype(np.float32))):
+        with pytest.raises(ValueError, match=r"expected|as many"):
+            sweeps.cycle(*good[:j], wrong, *good[j + 1 :])
+    with pytest.raises((ValueError, BufferError)):
+        sweeps.cycle(*good[:6], good[6].transpose(0, 2, 1), good[7])
+    good[7].flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        sweeps.cycle(*good)
+
+
+@pytest.mark.usefixtures("cycle", "sweeps_only")
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("c", [3, 7])
+def test_outputs_that_share_tokens_move_together(monkeypatch, c, intercept):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 15, 4))
+    Y = np.einsum("nkd,kdc->nc", X[:, :3], rng.normal(size=(3, 4, c))) + rng.normal(size=(400, c))
+    problem = Problem(TokenDesign(X), Squared(), Token(), Y, intercept=intercept)
+    monkeypatch.setattr(shared, "fits", lambda problem: False)
+    found = solve(problem, 0.1 * problem.beta_max, tol=1e-8)
+    assert found.converged
+    monkeypatch.undo()
+    expected = solve(problem, 0.1 * problem.beta_max, tol=1e-10, method="newton").certificate
+    assert found.certificate.primal == pytest.approx(expected.primal, rel=2e-8)
+
+
+def test_tokens_are_read_once_and_hold_what_was_asked_for():
     problem = made(N=50, n=8, d=2, common=3.0, sample_weight=np.linspace(0, 2, 50))
-    monkeypatch.setattr(sweeps, "BLOCK_COLUMNS", 4)
-    blocks = Blocks(problem)
-    first = blocks.of(np.array([1, 4, 6]))
-    assert [block.groups.tolist() for block in first] == [[1, 4], [6]]
+    tokens = Tokens(problem)
+    first = tokens.of(np.array([1, 4, 6]))
     X = (problem.design.X - problem.center) * np.sqrt(problem.weight)[:, None, None]
-    for block in first:
-        expected = X[:, block.groups].reshape(50, -1)
-        np.testing.assert_allclose(block.unit * block.A, expected, rtol=1e-6, atol=1e-6)
-        longest = np.linalg.norm(block.A, 2) ** 2
-        assert 0.8 * longest < block.square < 1.11 * longest
-    again = blocks.of(np.array([1, 3, 4]))
-    assert again[0] is first[0] and again[-1].groups.tolist() == [3]
-    assert len(blocks.of(np.array([0]))) == 1  # most would be of no use: all begin anew
-    assert len(blocks.of(np.arange(8))) <= 5
+    for k, token in zip((1, 4, 6), first, strict=True):
+        np.testing.assert_allclose(token.unit * token.A, X[:, k].T, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(token.gram, token.A @ token.A.T, rtol=1e-5)
+        longest = np.linalg.norm(token.A, 2) ** 2
+        assert 0.9999 * longest < token.curvature < 1.2 * longest
+    again = tokens.of(np.array([1, 3, 4]))
+    assert again[0] is first[0] and again[2] is first[1]
 
 
-def test_a_path_keeps_its_blocks(monkeypatch):
+def test_a_path_keeps_its_tokens(monkeypatch):
     problem, read = made(intercept=True), []
-    plain = Blocks._read
+    plain = Tokens._read
     monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
     monkeypatch.setattr(
-        Blocks, "_read", lambda self, groups: read.extend(groups.tolist()) or plain(self, groups)
+        Tokens, "_read", lambda self, groups: read.extend(groups.tolist()) or plain(self, groups)
     )
     betas = problem.beta_max * np.geomspace(1.0, 0.05, 12)
     assert all(s.converged for s in solve_path(problem, betas))
-    assert len(read) <= 2 * problem.shape[0]
+    assert len(read) == len(set(read))

@@ -29,6 +29,7 @@ SWEEPS = 40  # that a solve is expected to take
 FEW = 16  # outputs below which a product is no faster: it waits for memory
 DEPTH = 5  # sweeps between extrapolations
 TINY = np.float32(1e-30)
+NOISE = 1e-8  # of moves that were found in float32, squared
 
 
 class Axes:
@@ -249,8 +250,7 @@ def anderson(trail: list[Floats]) -> Floats:
 def anderson_shares(moves: NDArray[np.floating]) -> NDArray[np.float64]:
     """Shares, which sum to 1, with which moves ``(..., depth, size)`` cancel best."""
     C = (moves @ np.swapaxes(moves, -1, -2)).astype(float)
-    noise = 1e-8 if moves.dtype == np.float32 else 1e-10
-    ridge = noise * np.trace(C, axis1=-2, axis2=-1) + 1e-300
+    ridge = NOISE * np.trace(C, axis1=-2, axis2=-1) + 1e-300
     C += ridge[..., None, None] * np.eye(moves.shape[-2])
     x = np.linalg.solve(C, np.ones((*C.shape[:-1], 1)))[..., 0]
     return np.asarray(x / x.sum(axis=-1, keepdims=True))

@@ -30,6 +30,7 @@ ROUNDING = 1e-15  # relative gap that is as good as none
 FLOAT32 = 2e-7  # part of a gap that changes in float32 leave, times the square of beta_max / beta
 NO_DIGITS = 1e-13  # of an objective: by so much it may differ by rounding
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
+TINY = 5e3  # below which it is welcome even after sweeps, for its digits
 FEW = 2e6  # entries of X in a first round
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 
@@ -42,7 +43,8 @@ def minimise(
     Returns where they led, and whether there is no more to do.
     """
     size = problem.design.n_samples * problem.design.n_groups * problem.design.dim
-    work.descends &= size >= SMALL
+    sweeps = suit(problem)
+    work.descends &= size >= (TINY if sweeps else SMALL)
     while work.descends:
         point = problem.dual_point(at.S + at.b)
         gap = at.gap(problem, point, beta)
@@ -56,16 +58,17 @@ def minimise(
         if not work.descends:
             break
         clock.n_iter += 1
+        worth = at.primal(problem, beta)
         everyone = bool(np.all(np.isin(violators, groups)))
         descent: Round
-        if everyone and suit(problem):
+        if everyone and sweeps:
             work.columns.forget()
-            descent = Sweeps(problem, beta, at, point, groups, work.blocks)
+            descent = Sweeps(problem, beta, at, point, groups, gap * worth, work.tokens)
+            gain = 0.0
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
-        worth = at.primal(problem, beta)
+            gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
         goal = max(0.5 * tol, ROUNDING) * worth
-        gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
         work.descends = descent.run(max(goal, gain * gap * worth), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from.
         if work.descends or descent.least < NEAR * descent.value:
@@ -73,7 +76,7 @@ def minimise(
             falls = _is_better(problem, beta, found, worth, gap)
             at, work.descends = found if falls else at, work.descends and falls
     work.columns.forget()
-    work.blocks.forget()
+    work.tokens.forget()
     return at, False
 
 

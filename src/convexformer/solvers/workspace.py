@@ -18,7 +18,7 @@ from ..problem.designs import (
 )
 from .blocks import Axes
 from .machine import CACHE
-from .sweeps import Blocks
+from .sweeps import Tokens
 
 Array = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class Workspace:
         self.axes: Axes | None = None  # of all tokens, once outputs descend together
         self.shared: Any = None  # kernel of outputs that share tokens
         self.columns = Columns(problem.design, problem.center)
-        self.blocks = Blocks(problem)
+        self.tokens = Tokens(problem)
         self.descends = True  # whether first-order steps may be the quick way
         self.factorise = False  # whether conjugate gradients have proved too slow
 

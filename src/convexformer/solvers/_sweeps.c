@@ -1,0 +1,348 @@
+/* Sweeps of block descent over tokens: what sweeps.py asks for, compiled.
+
+   minimise over Z   1/2 ||v||^2 + sum_k limit_k ||Z_k||,   v = y - sum_k A_k' Z_k
+
+   Tokens A_k (d, N) are float32, and so are products within a cycle; at its end v and the
+   correlations M_k = A_k v are changed in float64. cycle_numpy.py says the same in NumPy, and
+   stands in where nothing was compiled. */
+
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SWEEPS 5     /* of a cycle */
+#define INNER 12     /* steps to the best of one token, at most */
+#define NEARLY 1e-4  /* of a move, squared: smaller steps are not worth taking */
+#define NOISE 1e-8   /* of moves that were found in float32, squared */
+
+/* Where the compiler can, one version for each kind of processor. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define VECTORISED __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#else
+#define VECTORISED
+#endif
+
+typedef struct {
+    Py_ssize_t n, d, c, N;
+    const float **A;     /* n tokens (d, N) */
+    const double *gram;  /* (n, d, d): A_k A_k' */
+    const double *step;  /* (n,): one over the largest eigenvalue of the same */
+    const double *limit; /* (n,) */
+    double *v;           /* (c, N) */
+    double *Z, *M;       /* (n, c, d) */
+} Round;
+
+#define REAL float
+#define OF(name) name##_float
+#include "_sweeps_of.h"
+#undef REAL
+#undef OF
+#define REAL double
+#define OF(name) name##_double
+#include "_sweeps_of.h"
+
+static double norm(Py_ssize_t size, const double *z)
+{
+    double square = 0;
+#pragma omp simd reduction(+ : square)
+    for (Py_ssize_t j = 0; j < size; j++)
+        square += z[j] * z[j];
+    return sqrt(square);
+}
+
+static int is_used(Py_ssize_t size, const double *z)
+{
+    for (Py_ssize_t j = 0; j < size; j++)
+        if (z[j] != 0)
+            return 1;
+    return 0;
+}
+
+/* From z, with correlations r there, to the minimum over token k: proximal steps with its own Gram
+   matrix. Says whether there is a move; `move` has room for three vectors. */
+VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, const double *r,
+                                double *move)
+{
+    const Py_ssize_t d = at->d, size = d * at->c;
+    const double *G = at->gram + k * d * d, step = at->step[k], limit = step * at->limit[k];
+    double *bent = move + size, *next = bent + size, moved = 0; /* bent = G move */
+    memset(move, 0, 2 * size * sizeof *move);
+    for (int inner = 0; inner < INNER; inner++) {
+        double square = 0, change = 0;
+#pragma omp simd reduction(+ : square)
+        for (Py_ssize_t j = 0; j < size; j++) {
+            next[j] = z[j] + move[j] + step * (r[j] - bent[j]);
+            square += next[j] * next[j];
+        }
+        const double shrink = square > limit * limit ? 1 - limit / sqrt(square) : 0;
+        moved = 0;
+#pragma omp simd reduction(+ : change, moved)
+        for (Py_ssize_t j = 0; j < size; j++) {
+            const double to = shrink * next[j] - z[j];
+            change += (to - move[j]) * (to - move[j]);
+            moved += to * to;
+            move[j] = to;
+        }
+        if (d == 1 || change <= NEARLY * moved)
+            break;
+        memset(bent, 0, size * sizeof *bent);
+        for (Py_ssize_t l = 0; l < size; l += d)
+            for (Py_ssize_t j = 0; j < d; j++) {
+                const double part = move[l + j];
+#pragma omp simd
+                for (Py_ssize_t i = 0; i < d; i++)
+                    bent[l + i] += part * G[j * d + i];
+            }
+    }
+    return moved > 0;
+}
+
+/* Move token k to its best, nearly; e is the change of v. */
+static void visit(const Round *at, Py_ssize_t k, float *e, double *scratch)
+{
+    const Py_ssize_t size = at->d * at->c;
+    double *z = at->Z + k * size, *r = scratch, *move = r + size;
+    correlate_float(at, at->A[k], e, r);
+    for (Py_ssize_t j = 0; j < size; j++)
+        r[j] += at->M[k * size + j];
+    if (best_move(at, k, z, r, move)) {
+        for (Py_ssize_t j = 0; j < size; j++)
+            z[j] += move[j];
+        subtract_float(at, at->A[k], move, e);
+    }
+}
+
+/* By how much the objective is higher at one point of a cycle than at another: not the difference
+   of two values, which would round. */
+VECTORISED static double rise(const Round *at, const double *Z, const float *e, const double *Z1,
+                              const float *e1)
+{
+    const Py_ssize_t one = at->d * at->c;
+    double square = 0, rest = 0;
+#pragma omp simd reduction(+ : square)
+    for (Py_ssize_t i = 0; i < at->c * at->N; i++)
+        square += (double)(e1[i] - e[i]) * (e1[i] + e[i]);
+    for (Py_ssize_t k = 0; k < at->n; k++, Z += one, Z1 += one) {
+        double slope = 0, change = 0;
+        for (Py_ssize_t j = 0; j < one; j++) {
+            slope += (Z1[j] - Z[j]) * at->M[k * one + j];
+            change += (Z1[j] - Z[j]) * (Z1[j] + Z[j]);
+        }
+        rest -= slope;
+        if (change != 0)
+            rest += at->limit[k] * change / (norm(one, Z) + norm(one, Z1));
+    }
+    return 0.5 * square + rest;
+}
+
+/* Shares, which sum to 1, with which the moves of a trail cancel best; 0 where there are none. */
+static int shares(Py_ssize_t size, const double *Zs, double *share)
+{
+    double C[SWEEPS][SWEEPS], trace = 0, total = 0;
+    for (int s = 0; s < SWEEPS; s++)
+        for (int t = 0; t <= s; t++) {
+            const double *a = Zs + s * size, *b = Zs + t * size;
+            double dot = 0;
+#pragma omp simd reduction(+ : dot)
+            for (Py_ssize_t j = 0; j < size; j++)
+                dot += (a[j + size] - a[j]) * (b[j + size] - b[j]);
+            C[s][t] = dot;
+        }
+    for (int s = 0; s < SWEEPS; s++)
+        trace += C[s][s];
+    for (int s = 0; s < SWEEPS; s++) { /* C = L L', then L L' share = 1 */
+        C[s][s] += NOISE * trace + 1e-300;
+        for (int t = 0; t <= s; t++) {
+            for (int u = 0; u < t; u++)
+                C[s][t] -= C[s][u] * C[t][u];
+            if (s == t && !(C[s][s] > 0))
+                return 0;
+            C[s][t] = s == t ? sqrt(C[s][s]) : C[s][t] / C[t][t];
+        }
+        share[s] = 1;
+        for (int u = 0; u < s; u++)
+            share[s] -= C[s][u] * share[u];
+        share[s] /= C[s][s];
+    }
+    for (int s = SWEEPS - 1; s >= 0; s--) {
+        for (int u = s + 1; u < SWEEPS; u++)
+            share[s] -= C[u][s] * share[u];
+        share[s] /= C[s][s];
+        total += share[s];
+    }
+    for (int s = 0; s < SWEEPS; s++)
+        share[s] /= total;
+    return isfinite(total) && total != 0;
+}
+
+/* To the affine combination of the trail's points whose moves cancel best, if that is better. */
+static void extrapolate(const Round *at, const double *Zs, const float *es, double *Z, float *e)
+{
+    const Py_ssize_t size = at->n * at->d * at->c, length = at->c * at->N;
+    double share[SWEEPS];
+    if (!shares(size, Zs, share))
+        return;
+    memset(Z, 0, size * sizeof *Z);
+    memset(e, 0, length * sizeof *e);
+    for (int s = 0; s < SWEEPS; s++) {
+        const double *Z_s = Zs + (s + 1) * size;
+        const float *e_s = es + (s + 1) * length, part = (float)share[s];
+        for (Py_ssize_t j = 0; j < size; j++)
+            Z[j] += share[s] * Z_s[j];
+        for (Py_ssize_t i = 0; i < length; i++)
+            e[i] += part * e_s[i];
+    }
+    if (rise(at, at->Z, es + SWEEPS * length, Z, e) < 0)
+        memcpy(at->Z, Z, size * sizeof *Z);
+}
+
+/* Bring v and M up to date for Z, which was `before` when they were: what is in float64 of them
+   stays so, as they only change. Then the objective and its gap; dv is zero. */
+static void measure(const Round *at, double *before, double *dv, double *scratch, double *value,
+                    double *gap)
+{
+    const Py_ssize_t size = at->d * at->c;
+    double inner = 0, penalty = 0, square = 0, scale = INFINITY;
+    for (Py_ssize_t k = 0; k < at->n; k++) {
+        double *move = before + k * size;
+        for (Py_ssize_t j = 0; j < size; j++)
+            move[j] = at->Z[k * size + j] - move[j];
+        if (is_used(size, move))
+            subtract_double(at, at->A[k], move, dv);
+    }
+    for (Py_ssize_t i = 0; i < at->c * at->N; i++) {
+        at->v[i] += dv[i];
+        square += at->v[i] * at->v[i];
+    }
+    for (Py_ssize_t k = 0; k < at->n; k++) {
+        double *M = at->M + k * size, limit = at->limit[k];
+        const double *z = at->Z + k * size;
+        correlate_double(at, at->A[k], dv, scratch);
+        for (Py_ssize_t j = 0; j < size; j++) {
+            M[j] += scratch[j];
+            inner += z[j] * M[j];
+        }
+        penalty += limit * norm(size, z);
+        scale = fmin(scale, limit / fmax(norm(size, M), 1e-9 * limit));
+    }
+    if (square > 0) /* the best place on the ray of the dual point, if it is in the norm ball */
+        scale = fmin(scale, fmax(0, 1 + inner / square));
+    *value = 0.5 * square + penalty;
+    *gap = 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * inner;
+}
+
+/* Some sweeps, an extrapolation, and where that leads; 0 where memory is short. */
+static int run(const Round *at, double *value, double *gap)
+{
+    const Py_ssize_t one = at->d * at->c, size = at->n * one, length = at->c * at->N;
+    double *Zs = malloc((SWEEPS + 2) * size * sizeof *Zs);
+    double *scratch = malloc(4 * one * sizeof *scratch);
+    float *es = calloc((SWEEPS + 2) * length, sizeof *es);
+    double *dv = calloc(length, sizeof *dv);
+    const int enough = Zs != NULL && scratch != NULL && es != NULL && dv != NULL;
+    if (enough) {
+        memcpy(Zs, at->Z, size * sizeof *Zs);
+        for (int s = 1; s <= SWEEPS; s++) {
+            float *e = es + s * length;
+            memcpy(e, e - length, length * sizeof *e);
+            for (Py_ssize_t k = 0; k < at->n; k++) {
+                const int gains = s == 1 && norm(one, at->M + k * one) > at->limit[k];
+                if (gains || is_used(one, at->Z + k * one))
+                    visit(at, k, e, scratch);
+            }
+            memcpy(Zs + s * size, at->Z, size * sizeof *Zs);
+        }
+        extrapolate(at, Zs, es, Zs + (SWEEPS + 1) * size, es + (SWEEPS + 1) * length);
+        measure(at, Zs, dv, scratch, value, gap);
+    }
+    free(Zs);
+    free(scratch);
+    free(es);
+    free(dv);
+    return enough;
+}
+
+/* Arrays of Python ---------------------------------------------------------------------------- */
+
+#define ARRAYS 6 /* besides tokens */
+
+/* A contiguous array of `size` numbers of a type. */
+static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int writable)
+{
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    if (array == NULL || PyObject_GetBuffer(array, view, flags) < 0)
+        return 0;
+    const Py_ssize_t found = view->len / view->itemsize;
+    if (view->format[0] == type && view->format[1] == 0 && found == size)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "An array of %zd numbers of type %c was expected, got %zd of %s.",
+                 size, type, found, view->format);
+    PyBuffer_Release(view);
+    return 0;
+}
+
+static PyObject *cycle(PyObject *self, PyObject *args)
+{
+    PyObject *tokens, *given[ARRAYS];
+    Round at;
+    if (!PyArg_ParseTuple(args, "O!(nnnn)OOOOOO", &PyTuple_Type, &tokens, &at.n, &at.d, &at.c,
+                          &at.N, given, given + 1, given + 2, given + 3, given + 4, given + 5))
+        return NULL;
+    if (PyTuple_Size(tokens) != at.n || at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1)
+        return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and tokens as many.");
+    const Py_ssize_t size = at.n * at.d * at.c;
+    const Py_ssize_t sizes[ARRAYS] = {at.n * at.d * at.d, at.n, at.n, at.c * at.N, size, size};
+    Py_buffer views[ARRAYS], *columns = malloc(at.n * sizeof *columns);
+    Py_ssize_t n_views = 0, n_columns = 0;
+    double value = NAN, gap = NAN;
+    int done = 0;
+    at.A = malloc(at.n * sizeof *at.A);
+    if (columns == NULL || at.A == NULL)
+        goto end;
+    for (; n_columns < at.n; n_columns++) {
+        PyObject *token = PyTuple_GetItem(tokens, n_columns);
+        if (!get(token, columns + n_columns, 'f', at.d * at.N, 0))
+            goto end;
+        at.A[n_columns] = columns[n_columns].buf;
+    }
+    for (; n_views < ARRAYS; n_views++)
+        if (!get(given[n_views], views + n_views, 'd', sizes[n_views], n_views >= 3))
+            goto end;
+    at.gram = views[0].buf, at.step = views[1].buf, at.limit = views[2].buf;
+    at.v = views[3].buf, at.Z = views[4].buf, at.M = views[5].buf;
+    Py_BEGIN_ALLOW_THREADS
+    done = run(&at, &value, &gap);
+    Py_END_ALLOW_THREADS
+end:
+    while (n_columns > 0)
+        PyBuffer_Release(columns + --n_columns);
+    while (n_views > 0)
+        PyBuffer_Release(views + --n_views);
+    free(columns);
+    free(at.A);
+    if (!done)
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    return Py_BuildValue("dd", value, gap);
+}
+
+static PyMethodDef methods[] = {
+    {"cycle", cycle, METH_VARARGS,
+     "cycle(tokens, (n, d, c, N), gram, step, limit, v, Z, M) -> (value, gap)\n\n"
+     "Some sweeps over the tokens, Anderson's extrapolation, and the gap; v, Z, M in place."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_sweeps", "Sweeps of block descent, compiled.", 0, methods, slots,
+    NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__sweeps(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,1 @@
+from .cycle_numpy import cycle as cycle
