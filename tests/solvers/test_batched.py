@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convexformer.problem import GatedDesign, Problem, Squared, TokenDesign, TokenOutput
-from convexformer.solvers import batched, blocks, solve, solve_path
+from convexformer.solvers import batched, blocks, solve, solve_path, sweeps
 from convexformer.solvers.batched import Batched
 from convexformer.solvers.blocks import Axes, anderson, secular
 from convexformer.solvers.solution import Clock
@@ -31,6 +31,7 @@ def problem_of(X, Y, weights=None, **more) -> Problem:
 def always(monkeypatch):
     """Small problems are quicker one by one; here they descend all the same."""
     monkeypatch.setattr(batched, "suits", lambda problem: problem.separable)
+    monkeypatch.setattr(sweeps, "suit", lambda problem: False)
 
 
 def alone(problem: Problem, beta: float, tol: float = 1e-9):

@@ -158,7 +158,7 @@ def test_alike_tokens_are_left_to_newton_after_a_few_cycles(monkeypatch):
     assert 0 < len(cycles) <= 20
 
 
-def state(n=5, d=3, c=2, N=40, seed=0):
+def state(n=5, d=3, c=2, N=40, part=None, seed=0):
     """What a cycle takes, of random tokens, some in use."""
     rng = np.random.default_rng(seed)
     tokens = rng.normal(size=(n, d, N)).astype(np.float32)
@@ -168,12 +168,13 @@ def state(n=5, d=3, c=2, N=40, seed=0):
     M = np.einsum("kdi,ci->kcd", tokens.astype(float), v)
     limit = rng.uniform(1, 8, n)
     step = 1 / np.linalg.eigvalsh(gram).max(axis=1)
-    return tuple(tokens), (n, d, c, N), gram, step, limit, v, Z, M
+    return tuple(tokens), (n, d, c, N, part or c), gram, step, limit, v, Z, M
 
 
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
 @pytest.mark.parametrize(
-    "shape", [(5, 3, 2, 40), (7, 1, 4, 33), (1, 9, 1, 5), (6, 8, 3, 129), (40, 2, 1, 500)]
+    "shape",
+    [(5, 3, 2, 40), (7, 1, 4, 33), (1, 9, 1, 5), (6, 8, 3, 129), (40, 2, 1, 500), (9, 5, 4, 70, 1)],
 )
 def test_what_is_compiled_does_what_numpy_does(shape):
     one, other = state(*shape), state(*shape)
@@ -193,18 +194,20 @@ def test_a_cycle_never_raises_the_objective():
 
 
 @pytest.mark.usefixtures("cycle")
-def test_a_cycle_keeps_its_books():
-    tokens, shape, gram, step, limit, v, Z, M = state(n=8, N=100)
+@pytest.mark.parametrize("penalty", [Token, TokenOutput])
+def test_a_cycle_keeps_its_books(penalty):
+    part = 2 if penalty is Token else 1
+    tokens, shape, gram, step, limit, v, Z, M = state(n=8, N=100, part=part)
     A, v0, Z0 = np.array(tokens, dtype=float), v.copy(), Z.copy()
     for _ in range(3):
         value, gap = sweeps.cycle(tokens, shape, gram, step, limit, v, Z, M)
     np.testing.assert_allclose(v, v0 - np.einsum("kcd,kdi->ci", Z - Z0, A), atol=1e-12)
     np.testing.assert_allclose(M, np.einsum("kdi,ci->kcd", A, v), atol=1e-11)
-    norms = np.linalg.norm(Z.reshape(8, -1), axis=1)
-    assert value == pytest.approx(0.5 * np.sum(v**2) + limit @ norms, rel=1e-12)
+    norms = np.linalg.norm(Z.reshape(8, -1, 3 * part), axis=2)
+    assert value == pytest.approx(0.5 * np.sum(v**2) + np.sum(limit @ norms), rel=1e-12)
     # The targets are what is left and what was taken: the gap is the problem's own.
     X, Y = A.transpose(2, 0, 1), (v + np.einsum("kcd,kdi->ci", Z, A)).T
-    problem = Problem(TokenDesign(X.copy()), Squared(), Token(limit), Y, intercept=False)
+    problem = Problem(TokenDesign(X.copy()), Squared(), penalty(limit), Y, intercept=False)
     certificate = problem.certificate(Z.transpose(0, 2, 1), np.zeros(2), 1.0)
     assert gap == pytest.approx(certificate.gap, rel=1e-6, abs=1e-9 * value)
 
@@ -224,12 +227,13 @@ def test_arrays_that_do_not_fit_are_refused():
 
 @pytest.mark.usefixtures("cycle", "sweeps_only")
 @pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("penalty", [Token, TokenOutput])
 @pytest.mark.parametrize("c", [3, 7])
-def test_outputs_that_share_tokens_move_together(monkeypatch, c, intercept):
+def test_several_outputs_move_together(monkeypatch, c, penalty, intercept):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 15, 4))
     Y = np.einsum("nkd,kdc->nc", X[:, :3], rng.normal(size=(3, 4, c))) + rng.normal(size=(400, c))
-    problem = Problem(TokenDesign(X), Squared(), Token(), Y, intercept=intercept)
+    problem = Problem(TokenDesign(X), Squared(), penalty(), Y, intercept=intercept)
     monkeypatch.setattr(shared, "fits", lambda problem: False)
     found = solve(problem, 0.1 * problem.beta_max, tol=1e-8)
     assert found.converged

@@ -2,6 +2,8 @@
 
    minimise over Z   1/2 ||v||^2 + sum_k limit_k ||Z_k||,   v = y - sum_k A_k' Z_k
 
+   for all outputs, or for each of them: as many as share tokens are a part.
+
    Tokens A_k (d, N) are float32, and so are products within a cycle; at its end v and the
    correlations M_k = A_k v are changed in float64. cycle_numpy.py says the same in NumPy, and
    stands in where nothing was compiled. */
@@ -27,6 +29,7 @@
 
 typedef struct {
     Py_ssize_t n, d, c, N;
+    Py_ssize_t part;     /* outputs that share tokens: c or 1 */
     const float **A;     /* n tokens (d, N) */
     const double *gram;  /* (n, d, d): A_k A_k' */
     const double *step;  /* (n,): one over the largest eigenvalue of the same */
@@ -61,15 +64,16 @@ static int is_used(Py_ssize_t size, const double *z)
     return 0;
 }
 
-/* From z, with correlations r there, to the minimum over token k: proximal steps with its own Gram
-   matrix. Says whether there is a move; `move` has room for three vectors. */
+/* From z, with correlations r there, to the minimum over token k of one part: proximal steps with
+   the token's own Gram matrix. Says whether there is a move; `scratch` has room for two vectors. */
 VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, const double *r,
-                                double *move)
+                                double *move, double *scratch)
 {
-    const Py_ssize_t d = at->d, size = d * at->c;
+    const Py_ssize_t d = at->d, size = d * at->part;
     const double *G = at->gram + k * d * d, step = at->step[k], limit = step * at->limit[k];
-    double *bent = move + size, *next = bent + size, moved = 0; /* bent = G move */
-    memset(move, 0, 2 * size * sizeof *move);
+    double *bent = scratch, *next = bent + size, moved = 0; /* bent = G move */
+    memset(move, 0, size * sizeof *move);
+    memset(bent, 0, size * sizeof *bent);
     for (int inner = 0; inner < INNER; inner++) {
         double square = 0, change = 0;
 #pragma omp simd reduction(+ : square)
@@ -91,64 +95,78 @@ VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, 
         memset(bent, 0, size * sizeof *bent);
         for (Py_ssize_t l = 0; l < size; l += d)
             for (Py_ssize_t j = 0; j < d; j++) {
-                const double part = move[l + j];
+                const double by = move[l + j];
 #pragma omp simd
                 for (Py_ssize_t i = 0; i < d; i++)
-                    bent[l + i] += part * G[j * d + i];
+                    bent[l + i] += by * G[j * d + i];
             }
     }
     return moved > 0;
 }
 
-/* Move token k to its best, nearly; e is the change of v. */
-static void visit(const Round *at, Py_ssize_t k, float *e, double *scratch)
+/* Move token k to its best, nearly, in every part where it is used, or may be if it is `new`; e is
+   the change of v. */
+static void visit(const Round *at, Py_ssize_t k, int new, float *e, double *scratch)
 {
-    const Py_ssize_t size = at->d * at->c;
-    double *z = at->Z + k * size, *r = scratch, *move = r + size;
+    const Py_ssize_t one = at->d * at->c, size = at->d * at->part;
+    double *z = at->Z + k * one, *M = at->M + k * one, *r = scratch, *move = r + one;
+    int live = 0, moves = 0;
+    for (Py_ssize_t j = 0; j < one && !live; j += size)
+        live = is_used(size, z + j) || (new && norm(size, M + j) > at->limit[k]);
+    if (!live)
+        return;
     correlate_float(at, at->A[k], e, r);
-    for (Py_ssize_t j = 0; j < size; j++)
-        r[j] += at->M[k * size + j];
-    if (best_move(at, k, z, r, move)) {
-        for (Py_ssize_t j = 0; j < size; j++)
-            z[j] += move[j];
-        subtract_float(at, at->A[k], move, e);
-    }
+    for (Py_ssize_t j = 0; j < one; j++)
+        r[j] += M[j];
+    for (Py_ssize_t j = 0; j < one; j += size)
+        moves |= best_move(at, k, z + j, r + j, move + j, move + one);
+    if (!moves)
+        return;
+    for (Py_ssize_t j = 0; j < one; j++)
+        z[j] += move[j];
+    subtract_float(at, at->A[k], move, e);
 }
 
-/* By how much the objective is higher at one point of a cycle than at another: not the difference
-   of two values, which would round. */
-VECTORISED static double rise(const Round *at, const double *Z, const float *e, const double *Z1,
-                              const float *e1)
+/* By how much the objective of a part is higher at one point of a cycle than at another: not the
+   difference of two values, which would round. */
+VECTORISED static double rise(const Round *at, Py_ssize_t first, const double *Z, const float *e,
+                              const double *Z1, const float *e1)
 {
-    const Py_ssize_t one = at->d * at->c;
+    const Py_ssize_t one = at->d * at->c, size = at->d * at->part;
     double square = 0, rest = 0;
+    e += first * at->N, e1 += first * at->N;
 #pragma omp simd reduction(+ : square)
-    for (Py_ssize_t i = 0; i < at->c * at->N; i++)
+    for (Py_ssize_t i = 0; i < at->part * at->N; i++)
         square += (double)(e1[i] - e[i]) * (e1[i] + e[i]);
-    for (Py_ssize_t k = 0; k < at->n; k++, Z += one, Z1 += one) {
+    for (Py_ssize_t k = 0; k < at->n; k++) {
+        const Py_ssize_t here = k * one + first * at->d;
+        const double *z = Z + here, *z1 = Z1 + here, *M = at->M + here;
         double slope = 0, change = 0;
-        for (Py_ssize_t j = 0; j < one; j++) {
-            slope += (Z1[j] - Z[j]) * at->M[k * one + j];
-            change += (Z1[j] - Z[j]) * (Z1[j] + Z[j]);
+        for (Py_ssize_t j = 0; j < size; j++) {
+            slope += (z1[j] - z[j]) * M[j];
+            change += (z1[j] - z[j]) * (z1[j] + z[j]);
         }
         rest -= slope;
         if (change != 0)
-            rest += at->limit[k] * change / (norm(one, Z) + norm(one, Z1));
+            rest += at->limit[k] * change / (norm(size, z) + norm(size, z1));
     }
     return 0.5 * square + rest;
 }
 
-/* Shares, which sum to 1, with which the moves of a trail cancel best; 0 where there are none. */
-static int shares(Py_ssize_t size, const double *Zs, double *share)
+/* Shares, which sum to 1, with which a part's moves on a trail cancel best; 0 if there are none. */
+static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *share)
 {
+    const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
     double C[SWEEPS][SWEEPS], trace = 0, total = 0;
     for (int s = 0; s < SWEEPS; s++)
         for (int t = 0; t <= s; t++) {
-            const double *a = Zs + s * size, *b = Zs + t * size;
             double dot = 0;
+            for (Py_ssize_t k = 0; k < at->n; k++) {
+                const double *a = Zs + s * all + k * one + first * at->d, *b = a + (t - s) * all;
 #pragma omp simd reduction(+ : dot)
-            for (Py_ssize_t j = 0; j < size; j++)
-                dot += (a[j + size] - a[j]) * (b[j + size] - b[j]);
+                for (Py_ssize_t j = 0; j < size; j++)
+                    dot += (a[j + all] - a[j]) * (b[j + all] - b[j]);
+            }
             C[s][t] = dot;
         }
     for (int s = 0; s < SWEEPS; s++)
@@ -178,85 +196,98 @@ static int shares(Py_ssize_t size, const double *Zs, double *share)
     return isfinite(total) && total != 0;
 }
 
-/* To the affine combination of the trail's points whose moves cancel best, if that is better. */
-static void extrapolate(const Round *at, const double *Zs, const float *es, double *Z, float *e)
+/* A part to the affine combination of its trail's points whose moves cancel best, if that is
+   better; Z and e are zero. */
+static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, const float *es,
+                        double *Z, float *e)
 {
-    const Py_ssize_t size = at->n * at->d * at->c, length = at->c * at->N;
+    const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
+    const Py_ssize_t length = at->c * at->N;
     double share[SWEEPS];
-    if (!shares(size, Zs, share))
+    if (!shares(at, first, Zs, share))
         return;
-    memset(Z, 0, size * sizeof *Z);
-    memset(e, 0, length * sizeof *e);
     for (int s = 0; s < SWEEPS; s++) {
-        const double *Z_s = Zs + (s + 1) * size;
-        const float *e_s = es + (s + 1) * length, part = (float)share[s];
-        for (Py_ssize_t j = 0; j < size; j++)
-            Z[j] += share[s] * Z_s[j];
-        for (Py_ssize_t i = 0; i < length; i++)
-            e[i] += part * e_s[i];
+        const double *Z_s = Zs + (s + 1) * all;
+        const float *e_s = es + (s + 1) * length, by = (float)share[s];
+        for (Py_ssize_t k = 0; k < at->n; k++)
+            for (Py_ssize_t j = k * one + first * at->d; j < k * one + first * at->d + size; j++)
+                Z[j] += share[s] * Z_s[j];
+        for (Py_ssize_t i = first * at->N; i < (first + at->part) * at->N; i++)
+            e[i] += by * e_s[i];
     }
-    if (rise(at, at->Z, es + SWEEPS * length, Z, e) < 0)
-        memcpy(at->Z, Z, size * sizeof *Z);
+    if (rise(at, first, at->Z, es + SWEEPS * length, Z, e) < 0)
+        for (Py_ssize_t k = 0; k < at->n; k++) {
+            const Py_ssize_t here = k * one + first * at->d;
+            memcpy(at->Z + here, Z + here, size * sizeof *Z);
+        }
 }
 
 /* Bring v and M up to date for Z, which was `before` when they were: what is in float64 of them
-   stays so, as they only change. Then the objective and its gap; dv is zero. */
-static void measure(const Round *at, double *before, double *dv, double *scratch, double *value,
-                    double *gap)
+   stays so, as they only change. dv is zero. */
+static void update(const Round *at, double *before, double *dv, double *scratch)
 {
-    const Py_ssize_t size = at->d * at->c;
-    double inner = 0, penalty = 0, square = 0, scale = INFINITY;
+    const Py_ssize_t one = at->d * at->c;
     for (Py_ssize_t k = 0; k < at->n; k++) {
-        double *move = before + k * size;
-        for (Py_ssize_t j = 0; j < size; j++)
-            move[j] = at->Z[k * size + j] - move[j];
-        if (is_used(size, move))
+        double *move = before + k * one;
+        for (Py_ssize_t j = 0; j < one; j++)
+            move[j] = at->Z[k * one + j] - move[j];
+        if (is_used(one, move))
             subtract_double(at, at->A[k], move, dv);
     }
-    for (Py_ssize_t i = 0; i < at->c * at->N; i++) {
+    for (Py_ssize_t i = 0; i < at->c * at->N; i++)
         at->v[i] += dv[i];
-        square += at->v[i] * at->v[i];
-    }
     for (Py_ssize_t k = 0; k < at->n; k++) {
-        double *M = at->M + k * size, limit = at->limit[k];
-        const double *z = at->Z + k * size;
         correlate_double(at, at->A[k], dv, scratch);
-        for (Py_ssize_t j = 0; j < size; j++) {
-            M[j] += scratch[j];
+        for (Py_ssize_t j = 0; j < one; j++)
+            at->M[k * one + j] += scratch[j];
+    }
+}
+
+/* Add the objective of a part and its gap. */
+static void measure(const Round *at, Py_ssize_t first, double *value, double *gap)
+{
+    const Py_ssize_t size = at->d * at->part;
+    double inner = 0, penalty = 0, scale = INFINITY;
+    double square = norm(at->part * at->N, at->v + first * at->N);
+    square *= square;
+    for (Py_ssize_t k = 0; k < at->n; k++) {
+        const Py_ssize_t here = (k * at->c + first) * at->d;
+        const double *z = at->Z + here, *M = at->M + here, limit = at->limit[k];
+        for (Py_ssize_t j = 0; j < size; j++)
             inner += z[j] * M[j];
-        }
         penalty += limit * norm(size, z);
         scale = fmin(scale, limit / fmax(norm(size, M), 1e-9 * limit));
     }
     if (square > 0) /* the best place on the ray of the dual point, if it is in the norm ball */
         scale = fmin(scale, fmax(0, 1 + inner / square));
-    *value = 0.5 * square + penalty;
-    *gap = 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * inner;
+    *value += 0.5 * square + penalty;
+    *gap += 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * inner;
 }
 
-/* Some sweeps, an extrapolation, and where that leads; 0 where memory is short. */
+/* Some sweeps, extrapolations, and where they lead; 0 where memory is short. */
 static int run(const Round *at, double *value, double *gap)
 {
-    const Py_ssize_t one = at->d * at->c, size = at->n * one, length = at->c * at->N;
-    double *Zs = malloc((SWEEPS + 2) * size * sizeof *Zs);
+    const Py_ssize_t one = at->d * at->c, all = at->n * one, length = at->c * at->N;
+    double *Zs = calloc((SWEEPS + 2) * all, sizeof *Zs);
     double *scratch = malloc(4 * one * sizeof *scratch);
     float *es = calloc((SWEEPS + 2) * length, sizeof *es);
     double *dv = calloc(length, sizeof *dv);
     const int enough = Zs != NULL && scratch != NULL && es != NULL && dv != NULL;
     if (enough) {
-        memcpy(Zs, at->Z, size * sizeof *Zs);
+        memcpy(Zs, at->Z, all * sizeof *Zs);
         for (int s = 1; s <= SWEEPS; s++) {
             float *e = es + s * length;
             memcpy(e, e - length, length * sizeof *e);
-            for (Py_ssize_t k = 0; k < at->n; k++) {
-                const int gains = s == 1 && norm(one, at->M + k * one) > at->limit[k];
-                if (gains || is_used(one, at->Z + k * one))
-                    visit(at, k, e, scratch);
-            }
-            memcpy(Zs + s * size, at->Z, size * sizeof *Zs);
+            for (Py_ssize_t k = 0; k < at->n; k++)
+                visit(at, k, s == 1, e, scratch);
+            memcpy(Zs + s * all, at->Z, all * sizeof *Zs);
         }
-        extrapolate(at, Zs, es, Zs + (SWEEPS + 1) * size, es + (SWEEPS + 1) * length);
-        measure(at, Zs, dv, scratch, value, gap);
+        for (Py_ssize_t first = 0; first < at->c; first += at->part)
+            extrapolate(at, first, Zs, es, Zs + (SWEEPS + 1) * all, es + (SWEEPS + 1) * length);
+        update(at, Zs, dv, scratch);
+        *value = *gap = 0;
+        for (Py_ssize_t first = 0; first < at->c; first += at->part)
+            measure(at, first, value, gap);
     }
     free(Zs);
     free(scratch);
@@ -288,10 +319,11 @@ static PyObject *cycle(PyObject *self, PyObject *args)
 {
     PyObject *tokens, *given[ARRAYS];
     Round at;
-    if (!PyArg_ParseTuple(args, "O!(nnnn)OOOOOO", &PyTuple_Type, &tokens, &at.n, &at.d, &at.c,
-                          &at.N, given, given + 1, given + 2, given + 3, given + 4, given + 5))
+    if (!PyArg_ParseTuple(args, "O!(nnnnn)OOOOOO", &PyTuple_Type, &tokens, &at.n, &at.d, &at.c,
+                          &at.N, &at.part, given, given + 1, given + 2, given + 3, given + 4, given + 5))
         return NULL;
-    if (PyTuple_Size(tokens) != at.n || at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1)
+    if (PyTuple_Size(tokens) != at.n || at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1 ||
+        (at.part != at.c && at.part != 1))
         return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and tokens as many.");
     const Py_ssize_t size = at.n * at.d * at.c;
     const Py_ssize_t sizes[ARRAYS] = {at.n * at.d * at.d, at.n, at.n, at.c * at.N, size, size};
@@ -330,7 +362,7 @@ end:
 
 static PyMethodDef methods[] = {
     {"cycle", cycle, METH_VARARGS,
-     "cycle(tokens, (n, d, c, N), gram, step, limit, v, Z, M) -> (value, gap)\n\n"
+     "cycle(tokens, (n, d, c, N, part), gram, step, limit, v, Z, M) -> (value, gap)\n\n"
      "Some sweeps over the tokens, Anderson's extrapolation, and the gap; v, Z, M in place."},
     {NULL, NULL, 0, NULL},
 };

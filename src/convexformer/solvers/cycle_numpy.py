@@ -3,6 +3,8 @@ r"""What ``_sweeps.c`` compiles, in NumPy: the same, slower, where nothing was c
 .. math:: \min_Z \tfrac12 \|v\|^2 + \sum_k \mathrm{limit}_k \|Z_k\|, \qquad
           v = y - \sum_k A_k^\top Z_k
 
+for all outputs, or for each of them.
+
 Tokens :math:`A_k` ``(d, N)`` are float32, and so are products within a cycle; at its end v and the
 correlations :math:`M_k = A_k v` are changed in float64.
 """
@@ -24,7 +26,7 @@ NEARLY = 1e-4  # of a move, squared: smaller steps are not worth taking
 
 def cycle(
     tokens: tuple[Floats, ...],
-    shape: tuple[int, int, int, int],
+    shape: tuple[int, int, int, int, int],
     gram: Array,
     step: Array,
     limit: Array,
@@ -35,8 +37,25 @@ def cycle(
     """Some sweeps over the tokens, and an extrapolation; returns the objective and its gap.
 
     The dual point `v` ``(c, N)``, coefficients `Z` and correlations `M` ``(n, c, d)`` move in
-    place; `step` are ones over the largest eigenvalues of `gram` ``(n, d, d)``.
+    place; `step` are ones over the largest eigenvalues of `gram` ``(n, d, d)``. The last of the
+    `shape` ``(n, d, c, N, part)`` says how many outputs share tokens: c or 1.
     """
+    c, part = shape[2], shape[4]
+    parts = [slice(first, first + part) for first in range(0, c, part)]
+    found = [_cycle(tokens, gram, step, limit, v[o], Z[:, o], M[:, o]) for o in parts]
+    return sum(value for value, _ in found), sum(gap for _, gap in found)
+
+
+def _cycle(
+    tokens: tuple[Floats, ...],
+    gram: Array,
+    step: Array,
+    limit: Array,
+    v: Array,
+    Z: Array,
+    M: Array,
+) -> tuple[float, float]:
+    """The same for outputs that share tokens."""
     e: Floats = np.zeros(v.shape, dtype=np.float32)  # change of v
     trail = [(Z.copy(), e.copy())]
     for sweep in range(SWEEPS):

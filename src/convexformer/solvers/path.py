@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Certificate, Problem
-from . import batched, descent, newton, proximal, shared
+from . import batched, descent, newton, proximal, shared, sweeps
 from .solution import Callback, Clock, Iterate, Solution
 from .workspace import Workspace
 
@@ -107,8 +107,15 @@ def _solve_outputs(
 ) -> tuple[Array, Array]:
     """Outputs one by one; the trace has the gap of all of them after each.
 
-    Where they share their curvature most are solved together first.
+    Where they share their curvature they descend together first.
     """
+    if method == "auto" and sweeps.suit(problem):
+        at = Iterate.start(problem, init, beta)
+        at, done = descent.minimise(problem, beta, at, 0.9 * tol, clock, work)
+        Z, b = at.Z, problem.outer_intercept(at.Z, at.b)
+        if done:
+            return Z, b
+        init = Solution(Z, b, problem.certificate(Z, b, beta), False, 0)
     if method == "auto" and batched.suits(problem):
         together = batched.Batched(problem, beta, 0.9 * tol, clock, work)
         Z, b, known = together.minimise(init)

@@ -3,8 +3,8 @@ r"""Sweeps over tokens, each moved to its best in turn; for the squared loss.
 .. math:: Z_k^+ = \arg\min_z \tfrac12 \|r_k - X_k z\|^2 + \beta w_k \|z\|
 
 with :math:`r_k` what the other tokens leave. A token is read once and used twice, tokens that come
-later see what earlier ones did, and every few sweeps end with Anderson's extrapolation. Outputs
-that share tokens move together. The sweeps themselves are compiled (``_sweeps.c``), or else NumPy's
+later see what earlier ones did, and every few sweeps end with Anderson's extrapolation. A token is read for
+all outputs at once. The sweeps themselves are compiled (``_sweeps.c``), or else NumPy's
 (:mod:`~convexformer.solvers.cycle_numpy`).
 
 Tokens are in float32, which shows only in the last digits: the next round starts from a certificate
@@ -42,7 +42,7 @@ MOST_CYCLES = 60  # of a round
 LITTLE = 1e-3  # of the gap: less than that an objective does not fall for nothing
 STALLED = 2  # cycles in which neither falls, which end a round
 RECENT = 4  # cycles by which speed is judged
-MOST_OUTPUTS = 16  # that move together
+MOST_OUTPUTS = 8  # that move together; from there on large products pay
 READ_BYTES = 1 << 20  # of tokens on their way to float32
 TINY = 1e-30
 LEAST = 1e-3  # seconds before speed is judged
@@ -125,9 +125,8 @@ def _longest(grams: Floats) -> Array:
 
 def suit(problem: Problem) -> bool:
     """Whether sweeps are for this problem."""
-    c = problem.n_outputs
-    together = not problem.separable and c <= MOST_OUTPUTS and problem.penalty.euclidean
-    return problem.loss.quadratic and (c == 1 or together)
+    few = problem.n_outputs <= MOST_OUTPUTS
+    return few and problem.loss.quadratic and problem.penalty.euclidean
 
 
 class Sweeps(Round):
@@ -158,7 +157,7 @@ class Sweeps(Round):
         self.Z = _by_output(self.Z0) / self.scale
         self.state = (
             tuple(token.A for token in chosen),
-            (len(groups), *self.Z.shape[:0:-1], len(V)),
+            (len(groups), *self.Z.shape[:0:-1], len(V), 1 if problem.separable else V.shape[1]),
             np.array([token.gram for token in chosen]),
             np.array([1.0 / token.curvature for token in chosen]),
             beta / self.size * self.weight[:, 0] / unit[:, 0, 0],
