@@ -2,9 +2,9 @@ r"""Sweeps over tokens, each moved to its best in turn; for the squared loss.
 
 .. math:: Z_k^+ = \arg\min_z \tfrac12 \|r_k - X_k z\|^2 + \beta w_k \|z\|
 
-with :math:`r_k` what the other tokens leave. A token is read once and used twice, tokens that come
-later see what earlier ones did, and every few sweeps end with Anderson's extrapolation. A token is read for
-all outputs at once. The sweeps themselves are compiled (``_sweeps.c``), or else NumPy's
+with :math:`r_k` what the other tokens leave. A token is read once, for all outputs, and used twice,
+tokens that come later see what earlier ones did, and every few sweeps end with Anderson's
+extrapolation. The sweeps themselves are compiled (``_sweeps.c``), or else NumPy's
 (:mod:`~convexformer.solvers.cycle_numpy`).
 
 Tokens are in float32, which shows only in the last digits: the next round starts from a certificate
