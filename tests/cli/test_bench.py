@@ -2,7 +2,7 @@
 
 import pytest
 
-from convexformer import bench
+from convexformer import bench, solvers
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +14,7 @@ def small(monkeypatch):
 def test_json_holds_certified_times(run_json):
     result = run_json("bench")
     assert (result["gap"], result["threads"]) == (1e-6, 1)
+    assert result["compiled"] is solvers.COMPILED
     timings = result["timings"]
     assert [t["solver"] for t in timings if t["cell"] == "isotropic"] == ["convexformer"] * 3
     assert "scikit-learn" in [t["solver"] for t in timings if t["cell"] == "scalar"]
@@ -30,3 +31,9 @@ def test_the_table_fits_a_terminal(run):
 
 def test_an_unknown_cell_is_named(run):
     assert "choose from isotropic, scalar" in run("bench", "--cell", "wide", code=2).stderr
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_was_not_compiled_is_told(run, monkeypatch, compiled):
+    monkeypatch.setattr(solvers, "COMPILED", compiled)
+    assert ("not compiled" in run("bench", "--cell", "scalar").stdout) is not compiled

@@ -21,6 +21,7 @@ def bench(cell: Cells = None, json: opt.Json = False) -> None:
     from threadpoolctl import threadpool_limits
 
     from convexformer.bench import CELLS, GAP, race
+    from convexformer.solvers import COMPILED
 
     known = {one.name: one for one in CELLS}
     unknown = [name for name in cell or () if name not in known]
@@ -29,7 +30,8 @@ def bench(cell: Cells = None, json: opt.Json = False) -> None:
     with threadpool_limits(1):
         timings = list(race(tuple(known[name] for name in cell or known)))
     if json:
-        emit({"gap": GAP, "threads": 1, "timings": [asdict(timing) for timing in timings]})
+        facts = {"gap": GAP, "threads": 1, "compiled": COMPILED}
+        emit(facts | {"timings": [asdict(timing) for timing in timings]})
         return
     console = out()
     right = ("N x n x d", "beta", "seconds", "gap", "tokens")
@@ -52,4 +54,7 @@ def bench(cell: Cells = None, json: opt.Json = False) -> None:
         f"Processor seconds on one thread to a relative duality gap of {GAP:g}; beta is a fraction "
         "of beta_max. The contest with all peers: docs/benchmarks.md."
     )
+    if not COMPILED:
+        note += " Sweeps were not compiled when convexformer was installed: with a C compiler small"
+        note += " problems are quicker."
     console.print(Text(note, "dim"))

@@ -2,5 +2,6 @@
 
 from .path import path_betas, solve, solve_path
 from .solution import Solution, TracePoint
+from .sweeps import COMPILED
 
-__all__ = ["Solution", "TracePoint", "path_betas", "solve", "solve_path"]
+__all__ = ["COMPILED", "Solution", "TracePoint", "path_betas", "solve", "solve_path"]

@@ -17,7 +17,7 @@
 
 #define SWEEPS 5     /* of a cycle */
 #define INNER 12     /* steps to the best of one token, at most */
-#define NEARLY 1e-4  /* of a move, squared: smaller steps are not worth taking */
+#define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
 #define NOISE 1e-8   /* of moves that were found in float32, squared */
 
 /* Where the compiler can, one version for each kind of processor. */

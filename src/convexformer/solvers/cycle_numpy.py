@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 
 SWEEPS = 5  # of a cycle
 INNER = 12  # steps to the best of one token, at most
-NEARLY = 1e-4  # of a move, squared: smaller steps are not worth taking
+NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
 
 def cycle(

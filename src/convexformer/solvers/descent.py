@@ -1,9 +1,9 @@
 """First-order steps: the quick way where tokens are nearly independent.
 
 Rounds of steps in float32 alternate with certificates in float64, from which the next round starts.
-For one output of a squared loss blocks of tokens move in turn
-(:mod:`~convexformer.solvers.sweeps`), else, and at first where many tokens are to come, all at once
-(:mod:`~convexformer.solvers.spectral`), which tells sooner whether that will be slow.
+For few outputs of a squared loss tokens move in turn (:mod:`~convexformer.solvers.sweeps`), else,
+and at first where many tokens are to come, all at once (:mod:`~convexformer.solvers.spectral`),
+which tells sooner whether that will be slow.
 
 Well-conditioned problems are done in less time than one factorisation of Newton's method takes;
 others would need thousands of steps. Whenever Newton's method promises to be done sooner it takes
