@@ -31,7 +31,7 @@ FLOAT32 = 2e-7  # part of a gap that changes in float32 leave, times the square 
 NO_DIGITS = 1e-13  # of an objective: by so much it may differ by rounding
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
 TINY = 5e3  # below which it is welcome even after sweeps, for its digits
-FEW = 2e6  # entries of X in a first round
+FEW, FEW_SWEPT = 2e6, 6e6  # entries of X in a first round: of steps, and of sweeps
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 
 
@@ -51,7 +51,9 @@ def minimise(
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
-        groups, violators = _working_groups(problem, beta, at.Z, point)
+        groups, violators = _working_groups(
+            problem, beta, at.Z, point, FEW_SWEPT if sweeps else FEW
+        )
         if _gram_is_quick(problem, len(groups)):
             break
         work.descends = work.columns.take(groups)
@@ -97,7 +99,7 @@ def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
 
 
 def _working_groups(
-    problem: Problem, beta: float, Z: Array, point: DualPoint
+    problem: Problem, beta: float, Z: Array, point: DualPoint, entries: float
 ) -> tuple[Groups, Groups]:
     """Tokens in use and the worst violators; and all violators.
 
@@ -106,7 +108,7 @@ def _working_groups(
     used = np.any(problem.penalty.norms(Z) > 0, axis=1)
     excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
     violators = np.flatnonzero(excess > 0)
-    few = max(8, int(FEW // (problem.design.n_samples * problem.design.dim)))
+    few = max(8, int(entries // (problem.design.n_samples * problem.design.dim)))
     room = max(few, 3 * int(np.count_nonzero(used)))
     worst = violators[np.argsort(-excess[violators], kind="stable")[:room]]
     used[worst] = True
