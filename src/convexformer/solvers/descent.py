@@ -31,7 +31,8 @@ FLOAT32 = 2e-7  # part of a gap that changes in float32 leave, times the square 
 NO_DIGITS = 1e-13  # of an objective: by so much it may differ by rounding
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
 TINY = 5e3  # below which it is welcome even after sweeps, for its digits
-FEW, FEW_SWEPT = 2e6, 6e6  # entries of X in a first round: of steps, and of sweeps
+FEW = 2e6  # entries of X in a first round of steps
+LITTLE_WORK = 1e9  # multiply-adds that sweeps may take to prepare for a first round
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 
 
@@ -51,9 +52,7 @@ def minimise(
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
-        groups, violators = _working_groups(
-            problem, beta, at.Z, point, FEW_SWEPT if sweeps else FEW
-        )
+        groups, violators = _working_groups(problem, beta, at.Z, point, sweeps)
         if _gram_is_quick(problem, len(groups)):
             break
         work.descends = work.columns.take(groups)
@@ -99,7 +98,7 @@ def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
 
 
 def _working_groups(
-    problem: Problem, beta: float, Z: Array, point: DualPoint, entries: float
+    problem: Problem, beta: float, Z: Array, point: DualPoint, sweeps: bool
 ) -> tuple[Groups, Groups]:
     """Tokens in use and the worst violators; and all violators.
 
@@ -108,7 +107,10 @@ def _working_groups(
     used = np.any(problem.penalty.norms(Z) > 0, axis=1)
     excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
     violators = np.flatnonzero(excess > 0)
-    few = max(8, int(entries // (problem.design.n_samples * problem.design.dim)))
+    N, d = problem.design.n_samples, problem.design.dim
+    few = max(8, int(FEW // (N * d)))
+    if sweeps:
+        few = max(few, int(LITTLE_WORK // (N * d * d)))
     room = max(few, 3 * int(np.count_nonzero(used)))
     worst = violators[np.argsort(-excess[violators], kind="stable")[:room]]
     used[worst] = True

@@ -45,6 +45,7 @@ RECENT = 4  # cycles by which speed is judged
 MOST_OUTPUTS = 8  # that move together; from there on large products pay
 READ_BYTES = 1 << 20  # of tokens on their way to float32
 TINY = 1e-30
+LARGE, POWERS, SLACK = 64, 8, 1.1  # channels; products, and by how much what they find is enlarged
 LEAST = 1e-3  # seconds before speed is judged
 VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond products
 
@@ -112,11 +113,17 @@ class Tokens:
 def _longest(grams: Floats) -> Array:
     """At least the largest eigenvalue of every matrix, and not much more.
 
-    It is the fourth root of the length of the fourth power.
+    The fourth root of the length of the fourth power; of large ones a few products along an axis.
     """
     size = np.maximum(np.einsum("kdd->k", grams), np.float32(TINY))
-    if grams.shape[1] == 1:
+    d = grams.shape[1]
+    if d == 1:
         return size.astype(np.float64)
+    if d > LARGE:
+        axes: Floats = np.random.default_rng(0).standard_normal((*grams.shape[:2], 1), np.float32)
+        for _ in range(POWERS):
+            axes = grams @ (axes / np.maximum(np.linalg.norm(axes, axis=1, keepdims=True), TINY))
+        return SLACK * np.maximum(np.linalg.norm(axes[:, :, 0], axis=1).astype(float), TINY)
     squares = grams / size[:, None, None]
     squares = squares @ squares
     fourths = squares @ squares

@@ -23,6 +23,7 @@ from .sweeps import Tokens
 Array = NDArray[np.float64]
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
+LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 SHORTEST = 512  # columns of a run, on average, that are worth reading by themselves
@@ -118,7 +119,7 @@ class Columns:
     def take(self, groups: Groups) -> bool:
         """Whether columns of `groups` take little memory beside X."""
         size = 4 * self.design.n_samples * len(groups) * self.design.dim
-        return size <= max(CACHE, min(MOST_BYTES, self.design.nbytes / 2))
+        return size <= max(LITTLE_BYTES, min(MOST_BYTES, self.design.nbytes / 2))
 
     def forget(self) -> None:
         self._kept = None
