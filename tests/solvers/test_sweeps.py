@@ -254,6 +254,8 @@ def test_tokens_are_read_once_and_hold_what_was_asked_for():
         assert 0.9999 * longest < token.curvature < 1.2 * longest
     again = tokens.of(np.array([1, 3, 4]))
     assert again[0] is first[0] and again[2] is first[1]
+    assert tokens.of(np.array([4]))[0] is first[1]
+    assert list(tokens._kept) == [4]  # what is of no use is let go
 
 
 def test_a_path_keeps_its_tokens(monkeypatch):

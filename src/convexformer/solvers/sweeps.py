@@ -42,7 +42,7 @@ MOST_CYCLES = 60  # of a round
 LITTLE = 1e-3  # of the gap: less than that an objective does not fall for nothing
 STALLED = 2  # cycles in which neither falls, which end a round
 RECENT = 4  # cycles by which speed is judged
-MOST_OUTPUTS = 8  # that move together; from there on large products pay
+MOST_OUTPUTS = 16  # that move together; of cells of their own, which large products serve, half
 READ_BYTES = 1 << 20  # of tokens on their way to float32
 TINY = 1e-30
 LARGE, POWERS, SLACK = 64, 8, 1.1  # channels; products, and by how much what they find is enlarged
@@ -73,6 +73,8 @@ class Tokens:
         self._kept = dict[int, Token]()
 
     def of(self, groups: Groups) -> list[Token]:
+        if len(self._kept) > 2 * len(groups):  # most of what is kept has served
+            self._kept = {k: self._kept[k] for k in groups.tolist() if k in self._kept}
         new = [k for k in groups.tolist() if k not in self._kept]
         if new:
             self._kept |= zip(new, self._read(np.array(new)), strict=True)
@@ -132,7 +134,7 @@ def _longest(grams: Floats) -> Array:
 
 def suit(problem: Problem) -> bool:
     """Whether sweeps are for this problem."""
-    few = problem.n_outputs <= MOST_OUTPUTS
+    few = problem.n_outputs <= (MOST_OUTPUTS // 2 if problem.separable else MOST_OUTPUTS)
     return few and problem.loss.quadratic and problem.penalty.euclidean
 
 
