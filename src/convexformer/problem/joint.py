@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,3 +81,22 @@ def softmax_quadratic(
         pairs[m, j] = ends[j] + d * np.arange(len(m))
     order = (pairs[cells][:, None] + np.arange(d)).ravel()
     return Q[np.ix_(order, order)]
+
+
+def joint_newton(size: Array, overlap: Array) -> Callable[[Array], Array]:
+    """Solve for steps of the intercepts, which only matter but for what they have in common.
+
+    Their curvature is ``diag(size) - overlap``; steps have no common part.
+    """
+    curvature = np.diag(size) - overlap
+    # A common part costs nothing: where it costs as much as others there is one solution.
+    regular = curvature + size.sum() / len(size) ** 2
+
+    def step(e: Array) -> Array:
+        try:
+            found = np.linalg.solve(regular, e)
+        except np.linalg.LinAlgError:  # a class of no probability
+            found = np.linalg.lstsq(curvature, e, rcond=1e-14)[0]
+        return np.asarray(found - found.mean())
+
+    return step

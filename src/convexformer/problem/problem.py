@@ -9,7 +9,7 @@ same, the intercept moves by ``means . Z``, and second-order models stay well co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .certificate import Certificate, check_range
 from .designs import Design, Groups
-from .joint import softmax_quadratic
+from .joint import joint_newton, softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
 
@@ -86,6 +86,7 @@ class Problem:
             penalty = TokenOutput(penalty.weights)
         self.design, self.loss, self.penalty = design, loss, penalty
         self.weight, self.intercept = weight, intercept
+        self._plain = bool((weight == 1.0).all())
         self.n_outputs = Y.shape[1]
         self.shape = (design.n_groups, design.dim, self.n_outputs)
         # Losses of a residual do not see a common shift: targets near zero round less.
@@ -93,8 +94,7 @@ class Problem:
         # A joint loss sums over outputs, which is fast where samples are adjacent.
         self.Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
         self.center = design.means(weight) if intercept else None
-        self._last: tuple[Array, DualPoint] | None = None
-        self._scored: tuple[Array, Array] | None = None
+        self._forget()
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -170,8 +170,14 @@ class Problem:
         other = copy(self)
         for name in ("null_intercept", "_null", "beta_max", "_bounds"):
             other.__dict__.pop(name, None)
-        other._last = other._scored = None
+        other._forget()
         return other
+
+    def _forget(self) -> None:
+        """Of all that is kept, the last one: where a solver ends a certificate begins."""
+        self._last: tuple[Array, DualPoint] | None = None
+        self._scored: tuple[Array, Array] | None = None
+        self._expanded: tuple[Array, tuple[Array, Array, Array]] | None = None
 
     # Primal -----------------------------------------------------------------------------------
 
@@ -210,16 +216,35 @@ class Problem:
 
     def loss_value(self, F: Array) -> float:
         """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""
-        return float(np.sum(self._weigh(self.loss.value(F, self.Y))))
+        return float(self._sum(self._expand(F)[0]).sum())
 
     def expansion(self, F: Array) -> tuple[float, Array, Array]:
         """`loss_value`, and the loss's dual point and curvature entry by entry."""
-        value, V, P = self.loss.expansion(F, self.Y)
-        return float(np.sum(self._weigh(value))), V, P
+        value, V, P = self._expand(F)
+        return float(self._sum(value).sum()), V, P
 
-    def _weigh(self, values: Array) -> Array:
+    def curvature(self, F: Array, damping: float = 0.0) -> Array:
+        """The loss's curvature entry by entry, or the probabilities that define it."""
+        if damping and self.loss.damps:
+            return self.loss.curvature(F, self.Y, damping)
+        return self._expand(F)[2]
+
+    def _expand(self, F: Array) -> tuple[Array, Array, Array]:
+        """The loss's value, dual point and curvature, to be read only; the last ones are kept."""
+        if self._expanded is not None and np.array_equal(self._expanded[0], F):
+            return self._expanded[1]
+        parts = self.loss.expansion(F, self.Y)
+        self._expanded = (F, parts) if F.size < MOST_KEPT // 4 else None
+        return parts
+
+    def _sum(self, values: Array) -> Array:
         """Weighted sum over samples; one without weight counts for nothing, infinite or not."""
+        if self._plain:
+            return values.sum(axis=0)
         return self.weight @ np.where(self.weight[:, None] > 0, values, 0.0)
+
+    def _weighted(self, values: Array) -> Array:
+        return values if self._plain else self.weight[:, None] * values
 
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
@@ -239,7 +264,7 @@ class Problem:
         for _ in range(100):
             if np.all(np.abs(e) <= _ROUNDING * size):
                 break
-            step = self._intercept_step(P, e)
+            step = self._intercept_newton(P)(e)
             for _ in range(60):
                 trial = self._slope(S, b + step)
                 bad = (trial[0] > phi + _ROUNDING * np.abs(phi)) & (abs(trial[1]) > 0.5 * abs(e))
@@ -254,20 +279,18 @@ class Problem:
 
     def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, Array]:
         """Loss, minus its slope in the intercept, the size of the slope's terms, and curvature."""
-        value, V, P = self.loss.expansion(S + b, self.Y)
-        V = self.weight[:, None] * V
-        return self._weigh(value), V.sum(axis=0), np.abs(V).sum(axis=0), P
+        value, V, P = self._expand(S + b)
+        V = self._weighted(V)
+        return self._sum(value), V.sum(axis=0), np.abs(V).sum(axis=0), P
 
-    def _intercept_step(self, P: Array, e: Array) -> Array:
-        H = self.weight[:, None] * P
+    def _intercept_newton(self, P: Array) -> Callable[[Array], Array]:
+        """Newton steps of the intercept as a function of its slope, from the loss's curvature."""
+        H = self._weighted(P)
+        size = H.sum(axis=0)
         if self.loss.joint:
-            return self._joint_step(H, e)
-        return e / np.maximum(H.sum(axis=0), 1e-10 * self.weight.sum())
-
-    def _joint_step(self, H: Array, e: Array) -> Array:
-        """Newton step of the intercept from weighted probabilities `H`."""
-        P = H / np.maximum(self.weight[:, None], np.finfo(float).tiny)
-        return np.asarray(np.linalg.lstsq(np.diag(H.sum(axis=0)) - H.T @ P, e, rcond=1e-14)[0])
+            return joint_newton(size, H.T @ P)
+        bent = np.maximum(size, 1e-10 * self.weight.sum())
+        return lambda e: e / bent
 
     # Dual -------------------------------------------------------------------------------------
 
@@ -282,7 +305,7 @@ class Problem:
     @cached_property
     def _null(self) -> Array:
         F = np.broadcast_to(self.null_intercept, self.Y.shape)
-        return self.balanced(*self.loss.expansion(F, self.Y)[1:])[0]
+        return self.balanced(*self._expand(F)[1:])[0]
 
     @cached_property
     def beta_max(self) -> float:
@@ -292,23 +315,25 @@ class Problem:
             return 0.0
         return check_range(float(np.max(point.norms, initial=0.0)))
 
-    def balanced(self, V: Array, P: Array) -> tuple[Array, Array]:
+    def balanced(self, V: Array, P: Array, rounds: int = 2) -> tuple[Array, Array]:
         """Weighted `V`, made to sum to zero where there is an intercept, and its step.
 
-        `V` and `P` are dual point and curvature of the loss, entry by entry.
+        `V` and `P` are dual point and curvature of the loss, entry by entry. A second round removes
+        the rounding of the first.
         """
-        V, total = self.weight[:, None] * V, np.zeros(self.n_outputs)
+        V, total = self._weighted(V), np.zeros(self.n_outputs)
         if not self.intercept:
             return V, total
-        H = self.weight[:, None] * P
+        H = self._weighted(P)
         size = H.sum(axis=0)
-        if not self.loss.joint and np.any(size <= 0):
-            H[:, size <= 0] = self.weight[:, None]
+        newton = joint_newton(size, H.T @ P) if self.loss.joint else None
+        if newton is None and np.any(size <= 0):
+            H = np.where(size <= 0, self.weight[:, None], H)
             size = H.sum(axis=0)
-        for _ in range(2):  # the second round removes the rounding of the first
+        for _ in range(rounds):
             e = V.sum(axis=0)
-            if self.loss.joint:
-                step = self._joint_step(H, e)
+            if newton is not None:
+                step = newton(e)
                 V = V - H * (step - P @ step[:, None])
             else:
                 step = e / size
@@ -323,12 +348,12 @@ class Problem:
         """
         if self._last is not None and np.array_equal(self._last[0], F):
             return self._last[1]
-        V, _ = self.balanced(*self.loss.expansion(F, self.Y)[1:])
+        V, _ = self.balanced(*self._expand(F)[1:])
         lower, upper = self._bounds
-        over = np.maximum(V - upper, lower - V)
-        if np.any(over > _ROUNDING * self.weight[:, None]):
-            V = self._drawn_inside(V)
-        V = np.clip(V, lower, upper)
+        inside = np.minimum(np.maximum(V, lower), upper)
+        if np.any(np.abs(inside - V) > _ROUNDING * self.weight[:, None]):
+            inside = np.clip(self._drawn_inside(V), lower, upper)
+        V = inside
         M = self.design.correlate(V)
         point = DualPoint(V, M, self.penalty.dual_norms(M))
         self._last = (F, point) if M.size + F.size < MOST_KEPT else None
@@ -366,10 +391,12 @@ class Problem:
         norms = norms if self.beta_max > 0 else np.zeros_like(norms)
         with np.errstate(divide="ignore", invalid="ignore"):
             limit = np.where(norms > 0, np.divide(beta, norms), np.inf)
-        a = self.weight[:, None]
-        V = np.divide(point.V, a, out=np.zeros_like(point.V), where=a > 0)
+        V = point.V
+        if not self._plain:
+            a = self.weight[:, None]
+            V = np.divide(V, a, out=np.zeros_like(V), where=a > 0)
         scale = np.minimum(self._ray(V, by_output), limit)
-        return float(np.sum(self.weight @ self.loss.dual_value(scale * V, self.Y)))
+        return float((self.weight @ self.loss.dual_value(scale * V, self.Y)).sum())
 
     def _ray(self, V: Array, by_output: bool) -> Array:
         """How far along its ray a dual point is best without the norm ball."""
@@ -404,7 +431,7 @@ class Problem:
         `cells` ``(groups, c)`` may name the pairs (group, output) that are wanted. Products are
         formed in the precision of `dtype`.
         """
-        H = self.loss.curvature(F, self.Y, damping)
+        H = self.curvature(F, damping)
         if self.loss.joint:
             if cells is None:
                 cells = np.ones((len(groups), self.n_outputs), dtype=bool)

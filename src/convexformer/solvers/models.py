@@ -125,7 +125,7 @@ class SecondOrderModel:
 
     def _secular_cg(self) -> SecularCG:
         problem = self.problem
-        H = problem.loss.curvature(self.at.S + self.at.b, problem.Y, self.damping)
+        H = problem.curvature(self.at.S + self.at.b, self.damping)
         curvature = Curvature(
             problem.design, self.groups, problem.center, problem.weight, H, self._joint
         )
@@ -192,7 +192,7 @@ class SecondOrderModel:
     def _kernel_systems(self) -> list[System]:
         problem, kernels, groups, beta = self.problem, self.work.kernels, self.groups, self.beta
         R, F0, weight = self.point.V, self.at.S, problem.weight
-        H = problem.loss.curvature(F0 + self.at.b, problem.Y, self.damping)
+        H = problem.curvature(F0 + self.at.b, self.damping)
         if self._joint:
             n_cells = self.cells.shape[1]
             return [JointKernelSystem(kernels, groups, weight, H, R, F0, n_cells, beta)]

@@ -91,7 +91,7 @@ class Spectral(Round):
         """Of the loss along its gradient."""
         at, problem = self.origin, self.problem
         F = self.X.predict(self.M0)
-        H = problem.loss.curvature(at.S + at.b, problem.Y, damping=1.0)
+        H = problem.curvature(at.S + at.b, damping=1.0)
         bend = float(np.sum(problem.weight[:, None] * H * F**2))
         return max(bend / float(np.sum(self.M0**2)), 1e-300)
 
@@ -109,7 +109,7 @@ class Spectral(Round):
                 value, V, P = problem.expansion(S + spot.b)
                 value += self.beta * float(np.sum(self.weight * shrunk))
             if value <= ceiling - 5e-5 * curvature * float(np.sum(move * move)):
-                V, step = problem.balanced(V, P)  # after a Newton step of the intercept
+                V, step = problem.balanced(V, P, rounds=1)  # a Newton step of the intercept
                 M = self.M0 + self.X.correlate(V - self.point.V)
                 return _Spot(Z, S, spot.b + step, V, M, value)
             curvature *= 2.0
