@@ -442,8 +442,10 @@ class Problem:
             H = H[:, :1]
         W = self.weight[:, None] * H
         Q, q = self.design.gram(groups, W, self.center, dtype)
-        if self.intercept:
-            for j, total in enumerate(W.sum(axis=0)):
-                if total > 0:
-                    Q[j] -= np.outer(q[:, j], q[:, j] / total)
-        return list(Q)
+        return [self.without_intercept(*part) for part in zip(Q, q.T, W.sum(axis=0), strict=True)]
+
+    def without_intercept(self, Q: Array, q: Array, total: float) -> Array:
+        """``A' diag(w) A`` once the intercept, if any, is at its best; from ``A'w`` and ``1'w``."""
+        if self.intercept and total > 0:
+            Q -= np.outer(q, q / total)
+        return Q

@@ -63,7 +63,7 @@ def minimise(
             descent = Sweeps(problem, beta, at, point, groups, work.blocks)
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
-        worth = at.primal(problem, beta)
+        worth = at.primal(beta)
         goal = max(0.5 * tol, ROUNDING) * worth
         gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
         work.descends = descent.run(max(goal, gain * gap * worth), goal, clock)
@@ -72,14 +72,15 @@ def minimise(
             found = descent.found()
             falls = _is_better(problem, beta, found, worth, gap)
             at, work.descends = found if falls else at, work.descends and falls
-    work.columns.forget()
+    if problem.loss.quadratic:  # for other losses Newton's method goes on with them
+        work.columns.forget()
     work.blocks.forget()
     return at, False
 
 
 def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: float) -> bool:
     """Whether the objective is below `worth`, or, where digits end, the gap far below `gap`."""
-    primal = at.primal(problem, beta)
+    primal = at.primal(beta)
     if primal < worth or primal > worth * (1 + NO_DIGITS):
         return primal < worth
     return at.gap(problem, problem.dual_point(at.S + at.b), beta) < 0.5 * gap

@@ -167,14 +167,7 @@ class SecondOrderModel:
         return self._kernel_systems() if self._in_samples else self._gram_systems()
 
     def _gram_systems(self) -> list[System]:
-        if self.problem.loss.quadratic:
-            Q = [self.work.grams.matrix(self.groups, self.precise)]
-        else:
-            F, dtype = self.at.S + self.at.b, self._dtype
-            with np.errstate(over="ignore", invalid="ignore"):
-                Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs, dtype)
-            if not all(np.all(np.isfinite(q)) for q in Q):  # beyond the range of float32
-                Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs)
+        Q = self._hessians()
         G, Z = self._pack(self.point.M[self.groups]), self._pack(self.at.Z[self.groups])
         n_cells = int(np.count_nonzero(self.cells))
         if len(Q) == 1:
@@ -182,6 +175,21 @@ class SecondOrderModel:
         return [
             GramSystem(q, G[:, [j]] + q @ Z[:, [j]], n_cells, self.beta) for j, q in enumerate(Q)
         ]
+
+    def _hessians(self) -> list[Array]:
+        problem, groups = self.problem, self.groups
+        if problem.loss.quadratic:
+            return [self.work.grams.matrix(groups, self.precise)]
+        F, dtype = self.at.S + self.at.b, self._dtype
+        if dtype == np.float32 and not self._joint and self.work.columns.take(groups):
+            W = problem.weight[:, None] * problem.curvature(F, self.damping)
+            kept = self.work.columns.of(groups)
+            return [problem.without_intercept(*kept.gram(groups, w), w.sum()) for w in W.T]
+        with np.errstate(over="ignore", invalid="ignore"):
+            Q = problem.quadratic(groups, F, self.damping, self._outputs, dtype)
+        if not all(np.all(np.isfinite(q)) for q in Q):  # beyond the range of float32
+            Q = problem.quadratic(groups, F, self.damping, self._outputs)
+        return Q
 
     @property
     def _dtype(self) -> type:

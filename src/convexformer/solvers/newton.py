@@ -34,14 +34,16 @@ def minimise(
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at
-        stage_gap = at.gap(problem, point, stage) if np.isfinite(stage) else 0.0
+        stage_gap = 0.0 if stage == np.inf else gap
+        if beta < stage < np.inf:
+            stage_gap = at.gap(problem, point, stage)
         if stage_gap <= STAGE_GAP and stage > beta:
             stage = max(beta, STAGE[problem.loss.quadratic] * float(point.norms.max()))
             stage_gap, before = at.gap(problem, point, stage), np.inf
         precise, before = stage_gap > 0.5 * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
-        worth = at.primal(problem, stage)
+        worth = at.primal(stage)
         floor, target = floor * worth, max(floor, 0.05 * stage_gap) * worth
         for tighter in (1.0, 1e-2, 1e-4)[int(precise) :]:
             working = _working_set(problem, stage, at.Z, point)
@@ -84,9 +86,8 @@ def _search(
 ) -> tuple[Iterate | None, float]:
     """Backtrack from `Z` towards `at` until the true objective falls as promised."""
     step, S = Z - at.Z, problem.scores(Z)
-    old, new = problem.penalty.value(at.Z), problem.penalty.value(Z)
-    start = at.loss + beta * old
-    promise = -float(np.sum(point.M * step)) + beta * (new - old)
+    start = at.primal(beta)
+    promise = -float(np.vdot(point.M, step)) + beta * (problem.penalty.value(Z) - at.penalty)
     slack = 1e-14 * abs(start)
     if not np.any(step) or promise > slack:
         return None, 0.0
@@ -94,7 +95,7 @@ def _search(
     for halvings in range(40):
         t = 0.5**halvings
         found = Iterate.at(problem, Z if t == 1 else at.Z + t * step, at.S + t * (S - at.S), at.b)
-        value = found.primal(problem, beta)
+        value = found.primal(beta)
         if best is not None and value >= reached:
             break
         if value <= start + 1e-4 * t * promise + slack:

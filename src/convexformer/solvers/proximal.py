@@ -36,9 +36,9 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
                 break
         clock.n_iter += 1
         new, lipschitz = _step(problem, beta, extrapolated, lipschitz)
-        old = at.primal(problem, beta)
+        old = at.primal(beta)
         # Near the optimum objectives agree to rounding while steps still close the gap.
-        if new.primal(problem, beta) > old + (ROUNDING * abs(old) if extrapolated is at else 0.0):
+        if new.primal(beta) > old + (ROUNDING * abs(old) if extrapolated is at else 0.0):
             if extrapolated is at:
                 break
             extrapolated, momentum = at, 1.0
