@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
 from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
-from .rounds import NEAR, NEWTON_STEP, Round
+from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
 from .solution import Clock, Iterate
-from .spectral import STEP, TRIAL, Spectral
+from .spectral import STEP, TRIAL, Spectral, step_seconds
 from .sweeps import Sweeps, suit
 from .workspace import Workspace
 
@@ -50,7 +50,7 @@ def minimise(
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
         groups, violators = _working_groups(problem, beta, at.Z, point)
-        if _gram_is_quick(problem, len(groups)):
+        if _newton_is_quick(problem, len(groups)):
             break
         work.descends = work.columns.take(groups)
         if not work.descends:
@@ -86,12 +86,15 @@ def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: fl
     return at.gap(problem, problem.dual_point(at.S + at.b), beta) < 0.5 * gap
 
 
-def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
-    """Whether Newton's method, with a Gram matrix formed once, is done about when steps begin."""
-    N, p = problem.design.n_samples, n_groups * problem.design.dim
+def _newton_is_quick(problem: Problem, n_groups: int) -> bool:
+    """Whether Newton's method is done about when steps begin to tell if they are slow."""
+    N, p, c = problem.design.n_samples, n_groups * problem.design.dim, problem.n_outputs
+    if not problem.loss.quadratic:
+        newton = newton_seconds(problem, p, p * c if problem.loss.joint else p)
+        return newton < 3 * TRIAL * step_seconds(problem, N * p)
     speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
     first_steps = TRIAL * (8 * N * p / speed + STEP)
-    return problem.loss.quadratic and N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps
+    return N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps  # with a Gram matrix formed once
 
 
 def _working_groups(

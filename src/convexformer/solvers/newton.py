@@ -21,6 +21,9 @@ Array = NDArray[np.float64]
 STAGE = {True: 0.1, False: 0.3}  # factor of beta per stage: quadratic losses, others
 FEW = 512  # coefficients that may enter at once
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
+SLOW, FAR = 0.5, 0.9  # of a gap left by a step that may lack digits: near the end, far from it
+LONGER = 1.4  # factor of a step that may be too short
+SHORT = 0.1  # of a step: beta should have come down in stages
 
 
 def minimise(
@@ -28,19 +31,23 @@ def minimise(
 ) -> Iterate:
     """Iterate from `at` until the certified relative gap is below `tol`, or progress ends."""
     damping, stage, before = 1.0, np.inf, np.inf
+    leap: bool | None = None  # whether beta need not come down in stages
     while True:
         point = problem.dual_point(at.S + at.b)
         gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at
+        if leap is None:
+            leap = _is_small(problem, beta, point)
+            stage = beta if leap else np.inf
         stage_gap = 0.0 if stage == np.inf else gap
         if beta < stage < np.inf:
             stage_gap = at.gap(problem, point, stage)
         if stage_gap <= STAGE_GAP and stage > beta:
             stage = max(beta, STAGE[problem.loss.quadratic] * float(point.norms.max()))
             stage_gap, before = at.gap(problem, point, stage), np.inf
-        precise, before = stage_gap > 0.5 * before, stage_gap
+        precise, before = stage_gap > (SLOW if stage_gap < STAGE_GAP else FAR) * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         worth = at.primal(stage)
@@ -51,14 +58,26 @@ def minimise(
                 problem, stage, working, at, point, damping, precise, work, clock.late
             )
             Z = model.minimiser(tighter * target, tighter * floor)
-            found, t = _search(problem, stage, at, Z, point)
+            far = stage_gap > STAGE_GAP and not problem.loss.quadratic
+            found, t = _search(problem, stage, at, Z, point, far)
             if found is not None or clock.late():
                 break
             damping, precise = 1.0, True
-        if found is None:
+        if leap and t < SHORT:  # too far at once: by stages after all
+            stage, leap = np.inf, False
+        elif found is None:
             return at
-        at = found
-        damping = 0.1 * damping if t == 1.0 else min(1.0, max(10 * damping, 1e-3))
+        at = found or at
+        damping = 0.1 * damping if t >= 1.0 else min(1.0, max(10 * damping, 1e-3))
+
+
+def _is_small(problem: Problem, beta: float, point: DualPoint) -> bool:
+    """Whether beta need not come down in stages: all that may be used is less than the samples.
+
+    Stages save work where they keep models small. What one step changes they do in two.
+    """
+    wanted = int(np.count_nonzero(point.norms > beta)) * problem.design.dim
+    return not (problem.loss.quadratic or in_samples(problem, wanted))
 
 
 def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> NDArray[np.bool_]:
@@ -82,9 +101,12 @@ def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> N
 
 
 def _search(
-    problem: Problem, beta: float, at: Iterate, Z: Array, point: DualPoint
+    problem: Problem, beta: float, at: Iterate, Z: Array, point: DualPoint, far: bool
 ) -> tuple[Iterate | None, float]:
-    """Backtrack from `Z` towards `at` until the true objective falls as promised."""
+    """Backtrack from `Z` towards `at` until the true objective falls as promised.
+
+    Where `Z` will do, and the end is `far`, go on beyond it for as long as that is better.
+    """
     step, S = Z - at.Z, problem.scores(Z)
     start = at.primal(beta)
     promise = -float(np.vdot(point.M, step)) + beta * (problem.penalty.value(Z) - at.penalty)
@@ -102,4 +124,10 @@ def _search(
             best, best_t, reached = found, t, value
             if t == 1:
                 break
+    while best is not None and far and best_t >= 1:  # curvature falls on the way to better fits
+        t = LONGER * best_t
+        found = Iterate.at(problem, at.Z + t * step, at.S + t * (S - at.S), best.b)
+        if found.primal(beta) >= best.primal(beta):
+            break
+        best, best_t = found, t
     return best, best_t

@@ -121,7 +121,7 @@ class Spectral(Round):
         return self.gap(self.spot.value, self.spot.V, self.spot.M)
 
     def _is_slow(self, step: int, goal: float) -> bool:
-        each = self._step_seconds()
+        each = step_seconds(self.problem, self.X.A.size)
         return self.is_slow(step * each, self._steps_left(step, goal) * each, self.spot.Z)
 
     def _steps_left(self, step: int, goal: float) -> float:
@@ -134,11 +134,12 @@ class Spectral(Round):
         fallen = np.log(max(self.start / self.least, 1.0 + 1e-3))
         return float(ahead * max(1.4 * np.sqrt(high / low), 0.5 * step / fallen))
 
-    def _step_seconds(self) -> float:
-        N, c = self.spot.S.shape
-        numbers = self.X.A.size
-        product = 8 * numbers / (CACHE_SPEED if 4 * numbers < CACHE else MEMORY_SPEED)
-        if c > 1:  # a few columns at once are slower than one
-            product = max(2 * product, 2 * numbers * c / SPEED)
-        entries = 0.0 if self.problem.loss.quadratic else ENTRY * N * c
-        return product + STEP + entries
+
+def step_seconds(problem: Problem, numbers: int) -> float:
+    """Roughly what a step on so many entries of X takes."""
+    c = problem.n_outputs
+    product = 8 * numbers / (CACHE_SPEED if 4 * numbers < CACHE else MEMORY_SPEED)
+    if c > 1:  # a few columns at once are slower than one
+        product = max(2 * product, 2 * numbers * c / SPEED)
+    entries = 0.0 if problem.loss.quadratic else ENTRY * problem.Y.size
+    return product + STEP + entries
