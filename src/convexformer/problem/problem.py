@@ -353,11 +353,19 @@ class Problem:
         inside = np.minimum(np.maximum(V, lower), upper)
         if np.any(np.abs(inside - V) > _ROUNDING * self.weight[:, None]):
             inside = np.clip(self._drawn_inside(V), lower, upper)
-        V = inside
-        M = self.design.correlate(V)
-        point = DualPoint(V, M, self.penalty.dual_norms(M))
+        if self.loss.joint:  # as is assumed of their correlations
+            inside[:, -1] = -inside[:, :-1].sum(axis=1)
+        M = self.correlations(inside, self.design.correlate)
+        point = DualPoint(inside, M, self.penalty.dual_norms(M))
         self._last = (F, point) if M.size + F.size < MOST_KEPT else None
         return point
+
+    def correlations(self, V: Array, correlate: Callable[[Array], Array]) -> Array:
+        """``M = X'V``; of a joint loss both sum to zero over outputs, and the last one follows."""
+        if not self.loss.joint:
+            return correlate(V)
+        M = correlate(V[:, :-1])
+        return np.concatenate([M, -M.sum(axis=2, keepdims=True)], axis=2)
 
     @cached_property
     def _bounds(self) -> tuple[Array, Array]:
