@@ -44,6 +44,7 @@ class Workspace:
         self.columns = Columns(problem.design, problem.center)
         self.blocks = Blocks(problem)
         self.descends = True  # whether first-order steps may be the quick way
+        self.products = 0.0  # of a solve by conjugate gradients, in the last model
         self.factorise = False  # whether conjugate gradients have proved too slow
 
 
