@@ -53,12 +53,15 @@ def softmax_quadratic(
     size, every = int(ends[-1]), bool(cells.all())
     Q, border = np.zeros((size, size)), np.zeros((size, c))
     others = P @ (1.0 - np.eye(c))  # 1 - p, which a subtraction would lose near 1
-    root = np.sqrt(weight)
+    root, unit = np.sqrt(weight), 0.0
     blocks, edges = [np.zeros((len(k), len(k))) for k in columns], [np.zeros(len(k)) for k in columns]
     for rows in row_slices(design.n_samples, len(groups) * d + size, ROWS_BYTES):
         A = design.gather(rows, groups)
         if center is not None:
             A -= center[groups].reshape(-1)
+        if dtype != np.float64:  # squares must fit
+            unit = unit or float(np.max(np.abs(A), initial=0.0)) or 1.0
+            A /= unit
         A = np.ascontiguousarray(A.T, dtype=dtype)  # products with samples' factors are fast so
         share = (root[rows, None] * P[rows]).T.astype(dtype)
         T: NDArray = np.empty((size, A.shape[1]), dtype=dtype)
@@ -76,6 +79,9 @@ def softmax_quadratic(
         blocks, edges = _own(Q, border, c)
     for j, span in enumerate(spans):
         Q[span, span], border[span, j] = blocks[j], edges[j]
+    if unit:
+        Q *= unit**2
+        border *= unit
     if center is not None:
         W = weight[:, None] * P
         total = np.diag(np.sum(W * others, axis=0)) - (W.T @ P) * (1.0 - np.eye(c))
