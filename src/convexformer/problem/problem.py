@@ -26,6 +26,7 @@ from .penalties import Penalty, TokenOutput
 Array = NDArray[np.float64]
 
 _ROUNDING = 1e-14
+_BALANCED = 1e-8  # part of a slope's terms that counts as none: the loss is off by its square
 MOST_KEPT = 1 << 22  # numbers of scores and of a dual point that are kept
 
 
@@ -262,7 +263,7 @@ class Problem:
             return closed
         phi, e, size, P = self._slope(S, b)
         for _ in range(100):
-            if np.all(np.abs(e) <= _ROUNDING * size):
+            if np.all(np.abs(e) <= _BALANCED * size):
                 break
             step = self._intercept_newton(P)(e)
             for _ in range(60):
@@ -276,6 +277,16 @@ class Problem:
             b = b + step
             phi, e, size, P = trial
         return b
+
+    def moved_intercept(self, F: Array, b: Array, change: Array) -> Array:
+        """Nearly the best intercept once scores change from `F`, which has `b`, by `change`."""
+        if not self.intercept or self.loss.intercept(F[:1], self.Y[:1], self.weight[:1]) is not None:
+            return b
+        P = self.curvature(F)
+        bent = P * change
+        if self.loss.joint:
+            bent -= P * bent.sum(axis=1, keepdims=True)
+        return b - self._intercept_newton(P)(self._weighted(bent).sum(axis=0))
 
     def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, Array]:
         """Loss, minus its slope in the intercept, the size of the slope's terms, and curvature."""

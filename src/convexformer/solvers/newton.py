@@ -113,10 +113,13 @@ def _search(
     slack = 1e-14 * abs(start)
     if not np.any(step) or promise > slack:
         return None, 0.0
+    turn = S - at.S
+    lift = problem.moved_intercept(at.S + at.b, at.b, turn) - at.b
     best, best_t, reached = None, 0.0, np.inf
     for halvings in range(40):
         t = 0.5**halvings
-        found = Iterate.at(problem, Z if t == 1 else at.Z + t * step, at.S + t * (S - at.S), at.b)
+        Zt, St = (Z, S) if t == 1 else (at.Z + t * step, at.S + t * turn)
+        found = Iterate.at(problem, Zt, St, at.b + t * lift)
         value = found.primal(beta)
         if best is not None and value >= reached:
             break
@@ -126,8 +129,8 @@ def _search(
                 break
     while best is not None and far and best_t >= 1:  # curvature falls on the way to better fits
         t = LONGER * best_t
-        found = Iterate.at(problem, at.Z + t * step, at.S + t * (S - at.S), best.b)
-        if found.primal(beta) >= best.primal(beta):
+        Zt, St, b = at.Z + t * step, at.S + t * turn, at.b + LONGER * (best.b - at.b)
+        if problem.loss_value(St + b) + beta * problem.penalty.value(Zt) >= best.primal(beta):
             break
-        best, best_t = found, t
+        best, best_t = Iterate.at(problem, Zt, St, b), t
     return best, best_t
