@@ -54,7 +54,8 @@ def softmax_quadratic(
     Q, border = np.zeros((size, size)), np.zeros((size, c))
     others = P @ (1.0 - np.eye(c))  # 1 - p, which a subtraction would lose near 1
     root, unit = np.sqrt(weight), 0.0
-    blocks, edges = [np.zeros((len(k), len(k))) for k in columns], [np.zeros(len(k)) for k in columns]
+    blocks = [np.zeros((len(k), len(k))) for k in columns]
+    edges = [np.zeros(len(k)) for k in columns]
     for rows in row_slices(design.n_samples, len(groups) * d + size, ROWS_BYTES):
         A = design.gather(rows, groups)
         if center is not None:
@@ -63,15 +64,15 @@ def softmax_quadratic(
             unit = unit or float(np.max(np.abs(A), initial=0.0)) or 1.0
             A /= unit
         A = np.ascontiguousarray(A.T, dtype=dtype)  # products with samples' factors are fast so
-        share = (root[rows, None] * P[rows]).T.astype(dtype)
+        share: NDArray = (root[rows, None] * P[rows]).T.astype(dtype)
         T: NDArray = np.empty((size, A.shape[1]), dtype=dtype)
         for j, span in enumerate(spans):
             np.multiply(A if every else A[columns[j]], share[j], out=T[span])
         Q -= T @ T.T
         border -= T @ share.T
         if not every:
-            for j, span in enumerate(spans):
-                own = (np.sqrt(P[rows, j] * others[rows, j]) * root[rows]).astype(dtype)
+            for j in range(c):
+                own: NDArray = (np.sqrt(P[rows, j] * others[rows, j]) * root[rows]).astype(dtype)
                 part = A[columns[j]] * own
                 blocks[j] += part @ part.T
                 edges[j] += part @ own

@@ -133,7 +133,7 @@ def safe_norm(Z: Array, axis: int) -> Array:
     norms = np.sqrt(np.einsum(f"{axes},{axes}->{kept}", Z, Z))  # silent where squares overflow
     # Where squares may have left the range, and not because all is zero, start from the largest.
     outside = ~((norms > 1e-140) & (norms < 1e140))
-    if not outside.any() or not np.moveaxis(Z, axis, -1)[outside].any():
+    if not outside.any() or not (outside & (Z != 0.0).any(axis=axis)).any():
         return np.asarray(norms)
     scale = np.max(np.abs(Z), axis=axis, keepdims=True, initial=0.0)
     unit = np.divide(Z, scale, out=np.zeros_like(Z), where=scale > 0)

@@ -19,15 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from .certificate import Certificate, check_range
 from .designs import Design, Groups
-from .joint import joint_newton, softmax_quadratic
+from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
+from .weighted import MOST_KEPT, ROUNDING, WeightedLoss
 
 Array = NDArray[np.float64]
-
-_ROUNDING = 1e-14
-_BALANCED = 1e-8  # part of a slope's terms that counts as none: the loss is off by its square
-MOST_KEPT = 1 << 22  # numbers of scores and of a dual point that are kept
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class DualPoint:
     norms: Array  # (groups, cells), dual norms of M
 
 
-class Problem:
+class Problem(WeightedLoss):
     r"""A convex training problem.
 
     Parameters
@@ -85,17 +82,15 @@ class Problem:
         loss.check_targets(Y, weight, intercept)
         if Y.shape[1] == 1 and not penalty.euclidean:  # one column has one singular value
             penalty = TokenOutput(penalty.weights)
-        self.design, self.loss, self.penalty = design, loss, penalty
-        self.weight, self.intercept = weight, intercept
-        self._plain = bool((weight == 1.0).all())
-        self.n_outputs = Y.shape[1]
-        self.shape = (design.n_groups, design.dim, self.n_outputs)
+        self.design, self.penalty = design, penalty
+        self.shape = (design.n_groups, design.dim, Y.shape[1])
         # Losses of a residual do not see a common shift: targets near zero round less.
-        self._shift = self._location(Y) if intercept and loss.translates else np.zeros(Y.shape[1])
+        shifts = intercept and loss.translates
+        self._shift = _location(loss, Y, weight) if shifts else np.zeros(Y.shape[1])
         # A joint loss sums over outputs, which is fast where samples are adjacent.
-        self.Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
+        Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
+        super().__init__(loss, Y, weight, intercept)
         self.center = design.means(weight) if intercept else None
-        self._forget()
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -111,10 +106,6 @@ class Problem:
             raise ValueError(
                 f"The penalty has {len(penalty.weights)} weights for {design.n_groups} tokens."
             )
-
-    def _location(self, Y: Array) -> Array:
-        first = Y[0]  # a constant target gives exactly zero
-        return first + self.loss.constant(Y - first, self.weight)
 
     def output(self, index: int) -> Problem:
         """The problem of one output alone; together they are this one where outputs separate."""
@@ -175,10 +166,9 @@ class Problem:
         return other
 
     def _forget(self) -> None:
-        """Of all that is kept, the last one: where a solver ends a certificate begins."""
+        super()._forget()
         self._last: tuple[Array, DualPoint] | None = None
         self._scored: tuple[Array, Array] | None = None
-        self._expanded: tuple[Array, tuple[Array, Array, Array]] | None = None
 
     # Primal -----------------------------------------------------------------------------------
 
@@ -215,93 +205,10 @@ class Problem:
         """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
         return self.scores(Z) + self.inner_intercept(Z, b) + self._shift
 
-    def loss_value(self, F: Array) -> float:
-        """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""
-        return float(self._sum(self._expand(F)[0]).sum())
-
-    def expansion(self, F: Array) -> tuple[float, Array, Array]:
-        """`loss_value`, and the loss's dual point and curvature entry by entry."""
-        value, V, P = self._expand(F)
-        return float(self._sum(value).sum()), V, P
-
-    def curvature(self, F: Array, damping: float = 0.0) -> Array:
-        """The loss's curvature entry by entry, or the probabilities that define it."""
-        if damping and self.loss.damps:
-            return self.loss.curvature(F, self.Y, damping)
-        return self._expand(F)[2]
-
-    def _expand(self, F: Array) -> tuple[Array, Array, Array]:
-        """The loss's value, dual point and curvature, to be read only; the last ones are kept."""
-        if self._expanded is not None and np.array_equal(self._expanded[0], F):
-            return self._expanded[1]
-        parts = self.loss.expansion(F, self.Y)
-        self._expanded = (F, parts) if F.size < MOST_KEPT // 4 else None
-        return parts
-
-    def _sum(self, values: Array) -> Array:
-        """Weighted sum over samples; one without weight counts for nothing, infinite or not."""
-        if self._plain:
-            return values.sum(axis=0)
-        return self.weight @ np.where(self.weight[:, None] > 0, values, 0.0)
-
-    def _weighted(self, values: Array) -> Array:
-        return values if self._plain else self.weight[:, None] * values
-
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
         F = self.scores(Z) + self.inner_intercept(Z, b)
         return self.loss_value(F) + beta * self.penalty.value(Z)
-
-    # Intercept --------------------------------------------------------------------------------
-
-    def best_intercept(self, S: Array, b: Array) -> Array:
-        """Minimise the loss over the intercept at fixed scores `S`, starting from `b`."""
-        if not self.intercept:
-            return np.zeros(self.n_outputs)
-        closed = self.loss.intercept(S, self.Y, self.weight)
-        if closed is not None:
-            return closed
-        phi, e, size, P = self._slope(S, b)
-        for _ in range(100):
-            if np.all(np.abs(e) <= _BALANCED * size):
-                break
-            step = self._intercept_newton(P)(e)
-            for _ in range(60):
-                trial = self._slope(S, b + step)
-                bad = (trial[0] > phi + _ROUNDING * np.abs(phi)) & (abs(trial[1]) > 0.5 * abs(e))
-                if not np.any(bad):
-                    break
-                step = np.where(bad, 0.5 * step, step)
-            else:
-                break
-            b = b + step
-            phi, e, size, P = trial
-        return b
-
-    def moved_intercept(self, F: Array, b: Array, change: Array) -> Array:
-        """Nearly the best intercept once scores change from `F`, which has `b`, by `change`."""
-        if not self.intercept or self.loss.intercept(F[:1], self.Y[:1], self.weight[:1]) is not None:
-            return b
-        P = self.curvature(F)
-        bent = P * change
-        if self.loss.joint:
-            bent -= P * bent.sum(axis=1, keepdims=True)
-        return b - self._intercept_newton(P)(self._weighted(bent).sum(axis=0))
-
-    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, Array]:
-        """Loss, minus its slope in the intercept, the size of the slope's terms, and curvature."""
-        value, V, P = self._expand(S + b)
-        V = self._weighted(V)
-        return self._sum(value), V.sum(axis=0), np.abs(V).sum(axis=0), P
-
-    def _intercept_newton(self, P: Array) -> Callable[[Array], Array]:
-        """Newton steps of the intercept as a function of its slope, from the loss's curvature."""
-        H = self._weighted(P)
-        size = H.sum(axis=0)
-        if self.loss.joint:
-            return joint_newton(size, H.T @ P)
-        bent = np.maximum(size, 1e-10 * self.weight.sum())
-        return lambda e: e / bent
 
     # Dual -------------------------------------------------------------------------------------
 
@@ -326,32 +233,6 @@ class Problem:
             return 0.0
         return check_range(float(np.max(point.norms, initial=0.0)))
 
-    def balanced(self, V: Array, P: Array, rounds: int = 2) -> tuple[Array, Array]:
-        """Weighted `V`, made to sum to zero where there is an intercept, and its step.
-
-        `V` and `P` are dual point and curvature of the loss, entry by entry. A second round removes
-        the rounding of the first.
-        """
-        V, total = self._weighted(V), np.zeros(self.n_outputs)
-        if not self.intercept:
-            return V, total
-        H = self._weighted(P)
-        size = H.sum(axis=0)
-        newton = joint_newton(size, H.T @ P) if self.loss.joint else None
-        if newton is None and np.any(size <= 0):
-            H = np.where(size <= 0, self.weight[:, None], H)
-            size = H.sum(axis=0)
-        for _ in range(rounds):
-            e = V.sum(axis=0)
-            if newton is not None:
-                step = newton(e)
-                V = V - H * (step - P @ step[:, None])
-            else:
-                step = e / size
-                V = V - H * step
-            total += step
-        return V, total
-
     def dual_point(self, F: Array) -> DualPoint:
         """The dual point of inner scores `F`, repaired into the conjugate's domain.
 
@@ -362,7 +243,7 @@ class Problem:
         V, _ = self.balanced(*self._expand(F)[1:])
         lower, upper = self._bounds
         inside = np.minimum(np.maximum(V, lower), upper)
-        if np.any(np.abs(inside - V) > _ROUNDING * self.weight[:, None]):
+        if np.any(np.abs(inside - V) > ROUNDING * self.weight[:, None]):
             inside = np.clip(self._drawn_inside(V), lower, upper)
         if self.loss.joint:  # as is assumed of their correlations
             inside[:, -1] = -inside[:, :-1].sum(axis=1)
@@ -468,3 +349,8 @@ class Problem:
         if self.intercept and total > 0:
             Q -= np.outer(q, q / total)
         return Q
+
+
+def _location(loss: Loss, Y: Array, weight: Array) -> Array:
+    first = Y[0]  # a constant target gives exactly zero
+    return np.asarray(first + loss.constant(Y - first, weight))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
+from . import newton
 from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
 from .solution import Clock, Iterate
@@ -50,7 +51,7 @@ def minimise(
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
         groups, violators = _working_groups(problem, beta, at.Z, point)
-        if _newton_is_quick(problem, len(groups)):
+        if _gram_is_quick(problem, len(groups)):
             break
         work.descends = work.columns.take(groups)
         if not work.descends:
@@ -67,8 +68,9 @@ def minimise(
         goal = max(0.5 * tol, ROUNDING) * worth
         gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
         work.descends = descent.run(max(goal, gain * gap * worth), goal, clock)
-        # What a slow descent leaves behind uses too many tokens to start from.
-        if work.descends or descent.least < NEAR * descent.value:
+        # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
+        small = newton.leaps(problem, beta, point) and not problem.loss.damps
+        if work.descends or small or descent.least < NEAR * descent.value:
             found = descent.found()
             falls = _is_better(problem, beta, found, worth, gap)
             at, work.descends = found if falls else at, work.descends and falls
@@ -86,15 +88,15 @@ def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: fl
     return at.gap(problem, problem.dual_point(at.S + at.b), beta) < 0.5 * gap
 
 
-def _newton_is_quick(problem: Problem, n_groups: int) -> bool:
-    """Whether Newton's method is done about when steps begin to tell if they are slow."""
+def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
+    """Whether Newton's method, with Gram matrices, is done about when steps begin to be judged."""
     N, p, c = problem.design.n_samples, n_groups * problem.design.dim, problem.n_outputs
     if not problem.loss.quadratic:
-        newton = newton_seconds(problem, p, p * c if problem.loss.joint else p)
-        return newton < 3 * TRIAL * step_seconds(problem, N * p)
+        newton_time = newton_seconds(problem, p, p * c if problem.loss.joint else p)
+        return newton_time < 3 * TRIAL * step_seconds(problem, N * p)
     speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
     first_steps = TRIAL * (8 * N * p / speed + STEP)
-    return N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps  # with a Gram matrix formed once
+    return N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps
 
 
 def _working_groups(

@@ -39,7 +39,7 @@ def minimise(
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at
         if leap is None:
-            leap = _is_small(problem, beta, point)
+            leap = leaps(problem, beta, point)
             stage = beta if leap else np.inf
         stage_gap = 0.0 if stage == np.inf else gap
         if beta < stage < np.inf:
@@ -71,10 +71,10 @@ def minimise(
         damping = 0.1 * damping if t >= 1.0 else min(1.0, max(10 * damping, 1e-3))
 
 
-def _is_small(problem: Problem, beta: float, point: DualPoint) -> bool:
+def leaps(problem: Problem, beta: float, point: DualPoint) -> bool:
     """Whether beta need not come down in stages: all that may be used is less than the samples.
 
-    Stages save work where they keep models small. What one step changes they do in two.
+    Stages save work where they keep models small; elsewhere they take two steps for one.
     """
     wanted = int(np.count_nonzero(point.norms > beta)) * problem.design.dim
     return not (problem.loss.quadratic or in_samples(problem, wanted))
