@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 ROUNDING = 1e-14
 MOST_KEPT = 1 << 22  # numbers of scores and of a dual point that are kept
-_BALANCED = 1e-8  # part of a slope's terms that counts as none: the loss is off by its square
+_BALANCED = 1e-9  # part of a slope's terms that counts as none: the loss is off by its square
 
 
 class WeightedLoss:
