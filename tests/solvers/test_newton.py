@@ -46,7 +46,7 @@ def test_small_models_need_no_stages(classes, betas):
 
 
 def test_stages_keep_models_small_where_coefficients_outnumber_samples(betas):
-    problem = made(N=30, n=20)
+    problem = made(N=40, n=80, d=10)
     beta = 0.01 * problem.beta_max
     assert solve(problem, beta, method="newton").converged
     assert betas[0] > 10 * beta

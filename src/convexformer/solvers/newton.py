@@ -2,8 +2,9 @@ r"""Proximal Newton with an active set: the solver.
 
 Each iteration certifies the current point, models the loss to second order on a working set of
 tokens (those in use and the worst violators of :math:`\|M_k\| \le \beta`), minimises the model,
-and searches the true objective along the step. For the squared loss the model is the loss, and
-the iterations only grow the working set. beta comes down in stages.
+and searches the true objective along the step, back and, while the end is far, beyond. For the
+squared loss the model is the loss, and the iterations only grow the working set. beta comes down
+in stages where that keeps models small, or where a step without them was too far.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 STAGE = {True: 0.1, False: 0.3}  # factor of beta per stage: quadratic losses, others
-FEW = 512  # coefficients that may enter at once
+FEW = 512  # coefficients that may enter at once, or without stages
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
 SLOW, FAR = 0.5, 0.9  # of a gap left by a step that may lack digits: near the end, far from it
 LONGER = 1.4  # factor of a step that may be too short
@@ -47,7 +48,8 @@ def minimise(
         if stage_gap <= STAGE_GAP and stage > beta:
             stage = max(beta, STAGE[problem.loss.quadratic] * float(point.norms.max()))
             stage_gap, before = at.gap(problem, point, stage), np.inf
-        precise, before = stage_gap > (SLOW if stage_gap < STAGE_GAP else FAR) * before, stage_gap
+        far = stage_gap > STAGE_GAP and not problem.loss.quadratic
+        precise, before = stage_gap > (FAR if far else SLOW) * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         worth = at.primal(stage)
@@ -58,7 +60,6 @@ def minimise(
                 problem, stage, working, at, point, damping, precise, work, clock.late
             )
             Z = model.minimiser(tighter * target, tighter * floor)
-            far = stage_gap > STAGE_GAP and not problem.loss.quadratic
             found, t = _search(problem, stage, at, Z, point, far)
             if found is not None or clock.late():
                 break
@@ -72,12 +73,13 @@ def minimise(
 
 
 def leaps(problem: Problem, beta: float, point: DualPoint) -> bool:
-    """Whether beta need not come down in stages: all that may be used is less than the samples.
+    """Whether beta need not come down in stages: what may be used is few, or fewer than samples.
 
     Stages save work where they keep models small; elsewhere they take two steps for one.
     """
     wanted = int(np.count_nonzero(point.norms > beta)) * problem.design.dim
-    return not (problem.loss.quadratic or in_samples(problem, wanted))
+    few = wanted <= FEW or not in_samples(problem, wanted)
+    return few and not problem.loss.quadratic
 
 
 def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> NDArray[np.bool_]:
