@@ -124,10 +124,12 @@ class Design(ABC):
         the precision of `dtype` and summed in float64. Shapes ``(r, p, p)`` and ``(p, r)``.
         """
         p, r = len(groups) * self.dim, weights.shape[1]
-        Q, q = np.zeros((r, p, p)), np.zeros((p, r))
+        Q, q, unit = np.zeros((r, p, p)), np.zeros((p, r)), 0.0
         for rows, A in self._row_blocks(groups, p):
             A = self._centered(A, groups, center)
-            A = A.astype(dtype, copy=False)
+            if dtype != np.float64:  # squares must fit
+                unit = unit or float(np.max(np.abs(A), initial=0.0)) or 1.0
+                A = (A / unit).astype(dtype)
             w: NDArray = weights[rows].astype(dtype, copy=False)
             q += A.T @ w
             if r == 1 and np.all(w >= 0):
@@ -136,7 +138,7 @@ class Design(ABC):
                 continue
             for j in range(r):
                 Q[j] += A.T @ (w[:, j, None] * A)
-        return Q, q
+        return (unit**2 * Q, unit * q) if unit else (Q, q)
 
     def cross_gram(
         self, old: Groups, new: Groups, weight: Array, center: Array | None, dtype: type

@@ -32,6 +32,8 @@ class Loss(ABC):
     """The second-order model is the loss itself."""
     translates: ClassVar[bool] = False
     """Depends on ``F - Y`` only, so that shifting both changes nothing."""
+    damps: ClassVar[bool] = False
+    """Its curvature depends on damping."""
 
     @abstractmethod
     def value(self, F: Array, Y: Array) -> Array:
@@ -108,6 +110,7 @@ class Huber(Loss):
     r""":math:`\frac12 r^2` up to :math:`|r| = \delta`, then :math:`\delta|r| - \frac12\delta^2`."""
 
     translates: ClassVar[bool] = True
+    damps: ClassVar[bool] = True
 
     delta: float = 1.35
 
@@ -186,7 +189,7 @@ class Logistic(Loss):
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         q = Y * V
-        return entr(q) - xlog1py(1 - q, -q)
+        return -q * np.log(np.maximum(q, _TINY)) - (1 - q) * np.log1p(-np.minimum(q, _BELOW_ONE))
 
     def constant(self, Y: Array, weight: Array) -> Array:
         positive = weight @ (Y > 0)
@@ -245,8 +248,10 @@ class Softmax(Loss):
     def dual_value(self, V: Array, Y: Array) -> Array:
         # q = Y - V; where Y = 1, q is near 1 and log1p keeps its distance from it
         Q = np.maximum(Y - V, 0.0)
-        terms = np.where(Y == 1.0, -xlog1py(Q, np.maximum(-V, -1.0)), entr(Q))
-        return terms.sum(axis=1, keepdims=True)
+        logs = np.log(np.maximum(Q, _TINY))
+        np.log1p(-np.minimum(V, _BELOW_ONE), out=logs, where=Y == 1.0)
+        logs *= Q
+        return -logs.sum(axis=1, keepdims=True)
 
     def constant(self, Y: Array, weight: Array) -> Array:
         log_prior = np.log(weight @ Y)
@@ -314,6 +319,9 @@ class Poisson(Loss):
             )
 
 
+# What logarithms are taken of instead where ``0 log 0 = 0``; SciPy's functions for it are slow.
+_TINY, _BELOW_ONE = np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg
+
 # Taylor coefficients from the square on, for arguments below 0.1, where closed forms cancel:
 _EXPONENTIAL = tuple(1.0 / factorial(k) for k in range(2, 12))  # of exp(t) - 1 - t
 _ENTROPY = tuple(1.0 / (k * (k - 1)) for k in range(2, 18))  # of t + (1 - t) log(1 - t)
@@ -338,6 +346,7 @@ def _log_sum_exp(F: Array) -> tuple[Array, Array]:
     top = F.max(axis=1, keepdims=True)
     E = np.exp(F - top)
     is_top = E == 1.0
-    ties = np.count_nonzero(is_top, axis=1, keepdims=True) - 1
     others = np.where(is_top, 0.0, E).sum(axis=1, keepdims=True)
-    return top + np.log1p(others + ties), E
+    if np.count_nonzero(is_top) > len(F):  # some rows have ties
+        others += np.count_nonzero(is_top, axis=1, keepdims=True) - 1
+    return top + np.log1p(others), E

@@ -51,11 +51,13 @@ class Penalty(ABC):
 
     def value(self, Z: Array) -> float:
         """Penalty of `Z`, without beta."""
-        return float(np.sum(self.column(len(Z)) * self.norms(Z)))
+        norms = self.norms(Z)
+        return float((norms if self.weights is None else self.column(len(Z)) * norms).sum())
 
     def dual_norms(self, M: Array) -> Array:
         """Norm of every cell of a correlation `M`, over its weight; feasible when <= beta."""
-        return self.norms(M) / self.column(len(M))
+        norms = self.norms(M)
+        return norms if self.weights is None else norms / self.column(len(M))
 
     def prox(self, Z: Array, step: float) -> Array:
         """``argmin_U 1/2 ||U - Z||^2 + step * value(U)``: every cell shrinks towards zero."""
@@ -86,7 +88,8 @@ class Token(Penalty):
 
     def norms(self, Z: Array) -> Array:
         # First over outputs: two short sums round less than a long one.
-        return safe_norm(safe_norm(Z, axis=2), axis=1)[:, None]
+        one = Z.shape[2] == 1
+        return safe_norm(np.abs(Z[:, :, 0]) if one else safe_norm(Z, axis=2), axis=1)[:, None]
 
     def cells(self, n_outputs: int) -> int:
         return 1
@@ -129,8 +132,8 @@ def safe_norm(Z: Array, axis: int) -> Array:
     kept = axes.replace(axes[axis], "")
     norms = np.sqrt(np.einsum(f"{axes},{axes}->{kept}", Z, Z))  # silent where squares overflow
     # Where squares may have left the range, and not because all is zero, start from the largest.
-    inside = (norms > 1e-140) & (norms < 1e140)
-    if np.all(inside) or not np.any(~inside & np.any(Z, axis=axis)):
+    outside = ~((norms > 1e-140) & (norms < 1e140))
+    if not outside.any() or not (outside & (Z != 0.0).any(axis=axis)).any():
         return np.asarray(norms)
     scale = np.max(np.abs(Z), axis=axis, keepdims=True, initial=0.0)
     unit = np.divide(Z, scale, out=np.zeros_like(Z), where=scale > 0)

@@ -9,7 +9,7 @@ same, the intercept moves by ``means . Z``, and second-order models stay well co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,11 +22,9 @@ from .designs import Design, Groups
 from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
+from .weighted import MOST_KEPT, ROUNDING, WeightedLoss
 
 Array = NDArray[np.float64]
-
-_ROUNDING = 1e-14
-MOST_KEPT = 1 << 22  # numbers of scores and of a dual point that are kept
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class DualPoint:
     norms: Array  # (groups, cells), dual norms of M
 
 
-class Problem:
+class Problem(WeightedLoss):
     r"""A convex training problem.
 
     Parameters
@@ -84,17 +82,15 @@ class Problem:
         loss.check_targets(Y, weight, intercept)
         if Y.shape[1] == 1 and not penalty.euclidean:  # one column has one singular value
             penalty = TokenOutput(penalty.weights)
-        self.design, self.loss, self.penalty = design, loss, penalty
-        self.weight, self.intercept = weight, intercept
-        self.n_outputs = Y.shape[1]
-        self.shape = (design.n_groups, design.dim, self.n_outputs)
+        self.design, self.penalty = design, penalty
+        self.shape = (design.n_groups, design.dim, Y.shape[1])
         # Losses of a residual do not see a common shift: targets near zero round less.
-        self._shift = self._location(Y) if intercept and loss.translates else np.zeros(Y.shape[1])
+        shifts = intercept and loss.translates
+        self._shift = _location(loss, Y, weight) if shifts else np.zeros(Y.shape[1])
         # A joint loss sums over outputs, which is fast where samples are adjacent.
-        self.Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
+        Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
+        super().__init__(loss, Y, weight, intercept)
         self.center = design.means(weight) if intercept else None
-        self._last: tuple[Array, DualPoint] | None = None
-        self._scored: tuple[Array, Array] | None = None
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -110,10 +106,6 @@ class Problem:
             raise ValueError(
                 f"The penalty has {len(penalty.weights)} weights for {design.n_groups} tokens."
             )
-
-    def _location(self, Y: Array) -> Array:
-        first = Y[0]  # a constant target gives exactly zero
-        return first + self.loss.constant(Y - first, self.weight)
 
     def output(self, index: int) -> Problem:
         """The problem of one output alone; together they are this one where outputs separate."""
@@ -170,8 +162,13 @@ class Problem:
         other = copy(self)
         for name in ("null_intercept", "_null", "beta_max", "_bounds"):
             other.__dict__.pop(name, None)
-        other._last = other._scored = None
+        other._forget()
         return other
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._last: tuple[Array, DualPoint] | None = None
+        self._scored: tuple[Array, Array] | None = None
 
     # Primal -----------------------------------------------------------------------------------
 
@@ -208,66 +205,10 @@ class Problem:
         """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
         return self.scores(Z) + self.inner_intercept(Z, b) + self._shift
 
-    def loss_value(self, F: Array) -> float:
-        """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""
-        return float(np.sum(self._weigh(self.loss.value(F, self.Y))))
-
-    def expansion(self, F: Array) -> tuple[float, Array, Array]:
-        """`loss_value`, and the loss's dual point and curvature entry by entry."""
-        value, V, P = self.loss.expansion(F, self.Y)
-        return float(np.sum(self._weigh(value))), V, P
-
-    def _weigh(self, values: Array) -> Array:
-        """Weighted sum over samples; one without weight counts for nothing, infinite or not."""
-        return self.weight @ np.where(self.weight[:, None] > 0, values, 0.0)
-
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
         F = self.scores(Z) + self.inner_intercept(Z, b)
         return self.loss_value(F) + beta * self.penalty.value(Z)
-
-    # Intercept --------------------------------------------------------------------------------
-
-    def best_intercept(self, S: Array, b: Array) -> Array:
-        """Minimise the loss over the intercept at fixed scores `S`, starting from `b`."""
-        if not self.intercept:
-            return np.zeros(self.n_outputs)
-        closed = self.loss.intercept(S, self.Y, self.weight)
-        if closed is not None:
-            return closed
-        phi, e, size, P = self._slope(S, b)
-        for _ in range(100):
-            if np.all(np.abs(e) <= _ROUNDING * size):
-                break
-            step = self._intercept_step(P, e)
-            for _ in range(60):
-                trial = self._slope(S, b + step)
-                bad = (trial[0] > phi + _ROUNDING * np.abs(phi)) & (abs(trial[1]) > 0.5 * abs(e))
-                if not np.any(bad):
-                    break
-                step = np.where(bad, 0.5 * step, step)
-            else:
-                break
-            b = b + step
-            phi, e, size, P = trial
-        return b
-
-    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, Array]:
-        """Loss, minus its slope in the intercept, the size of the slope's terms, and curvature."""
-        value, V, P = self.loss.expansion(S + b, self.Y)
-        V = self.weight[:, None] * V
-        return self._weigh(value), V.sum(axis=0), np.abs(V).sum(axis=0), P
-
-    def _intercept_step(self, P: Array, e: Array) -> Array:
-        H = self.weight[:, None] * P
-        if self.loss.joint:
-            return self._joint_step(H, e)
-        return e / np.maximum(H.sum(axis=0), 1e-10 * self.weight.sum())
-
-    def _joint_step(self, H: Array, e: Array) -> Array:
-        """Newton step of the intercept from weighted probabilities `H`."""
-        P = H / np.maximum(self.weight[:, None], np.finfo(float).tiny)
-        return np.asarray(np.linalg.lstsq(np.diag(H.sum(axis=0)) - H.T @ P, e, rcond=1e-14)[0])
 
     # Dual -------------------------------------------------------------------------------------
 
@@ -282,7 +223,7 @@ class Problem:
     @cached_property
     def _null(self) -> Array:
         F = np.broadcast_to(self.null_intercept, self.Y.shape)
-        return self.balanced(*self.loss.expansion(F, self.Y)[1:])[0]
+        return self.balanced(*self._expand(F)[1:])[0]
 
     @cached_property
     def beta_max(self) -> float:
@@ -292,30 +233,6 @@ class Problem:
             return 0.0
         return check_range(float(np.max(point.norms, initial=0.0)))
 
-    def balanced(self, V: Array, P: Array) -> tuple[Array, Array]:
-        """Weighted `V`, made to sum to zero where there is an intercept, and its step.
-
-        `V` and `P` are dual point and curvature of the loss, entry by entry.
-        """
-        V, total = self.weight[:, None] * V, np.zeros(self.n_outputs)
-        if not self.intercept:
-            return V, total
-        H = self.weight[:, None] * P
-        size = H.sum(axis=0)
-        if not self.loss.joint and np.any(size <= 0):
-            H[:, size <= 0] = self.weight[:, None]
-            size = H.sum(axis=0)
-        for _ in range(2):  # the second round removes the rounding of the first
-            e = V.sum(axis=0)
-            if self.loss.joint:
-                step = self._joint_step(H, e)
-                V = V - H * (step - P @ step[:, None])
-            else:
-                step = e / size
-                V = V - H * step
-            total += step
-        return V, total
-
     def dual_point(self, F: Array) -> DualPoint:
         """The dual point of inner scores `F`, repaired into the conjugate's domain.
 
@@ -323,16 +240,24 @@ class Problem:
         """
         if self._last is not None and np.array_equal(self._last[0], F):
             return self._last[1]
-        V, _ = self.balanced(*self.loss.expansion(F, self.Y)[1:])
+        V, _ = self.balanced(*self._expand(F)[1:])
         lower, upper = self._bounds
-        over = np.maximum(V - upper, lower - V)
-        if np.any(over > _ROUNDING * self.weight[:, None]):
-            V = self._drawn_inside(V)
-        V = np.clip(V, lower, upper)
-        M = self.design.correlate(V)
-        point = DualPoint(V, M, self.penalty.dual_norms(M))
+        inside = np.minimum(np.maximum(V, lower), upper)
+        if np.any(np.abs(inside - V) > ROUNDING * self.weight[:, None]):
+            inside = np.clip(self._drawn_inside(V), lower, upper)
+        if self.loss.joint:  # as is assumed of their correlations
+            inside[:, -1] = -inside[:, :-1].sum(axis=1)
+        M = self.correlations(inside, self.design.correlate)
+        point = DualPoint(inside, M, self.penalty.dual_norms(M))
         self._last = (F, point) if M.size + F.size < MOST_KEPT else None
         return point
+
+    def correlations(self, V: Array, correlate: Callable[[Array], Array]) -> Array:
+        """``M = X'V``; of a joint loss both sum to zero over outputs, and the last one follows."""
+        if not self.loss.joint:
+            return correlate(V)
+        M = correlate(V[:, :-1])
+        return np.concatenate([M, -M.sum(axis=2, keepdims=True)], axis=2)
 
     @cached_property
     def _bounds(self) -> tuple[Array, Array]:
@@ -366,10 +291,12 @@ class Problem:
         norms = norms if self.beta_max > 0 else np.zeros_like(norms)
         with np.errstate(divide="ignore", invalid="ignore"):
             limit = np.where(norms > 0, np.divide(beta, norms), np.inf)
-        a = self.weight[:, None]
-        V = np.divide(point.V, a, out=np.zeros_like(point.V), where=a > 0)
+        V = point.V
+        if not self._plain:
+            a = self.weight[:, None]
+            V = np.divide(V, a, out=np.zeros_like(V), where=a > 0)
         scale = np.minimum(self._ray(V, by_output), limit)
-        return float(np.sum(self.weight @ self.loss.dual_value(scale * V, self.Y)))
+        return float((self.weight @ self.loss.dual_value(scale * V, self.Y)).sum())
 
     def _ray(self, V: Array, by_output: bool) -> Array:
         """How far along its ray a dual point is best without the norm ball."""
@@ -404,7 +331,7 @@ class Problem:
         `cells` ``(groups, c)`` may name the pairs (group, output) that are wanted. Products are
         formed in the precision of `dtype`.
         """
-        H = self.loss.curvature(F, self.Y, damping)
+        H = self.curvature(F, damping)
         if self.loss.joint:
             if cells is None:
                 cells = np.ones((len(groups), self.n_outputs), dtype=bool)
@@ -415,8 +342,15 @@ class Problem:
             H = H[:, :1]
         W = self.weight[:, None] * H
         Q, q = self.design.gram(groups, W, self.center, dtype)
-        if self.intercept:
-            for j, total in enumerate(W.sum(axis=0)):
-                if total > 0:
-                    Q[j] -= np.outer(q[:, j], q[:, j] / total)
-        return list(Q)
+        return [self.without_intercept(*part) for part in zip(Q, q.T, W.sum(axis=0), strict=True)]
+
+    def without_intercept(self, Q: Array, q: Array, total: float) -> Array:
+        """``A' diag(w) A`` once the intercept, if any, is at its best; from ``A'w`` and ``1'w``."""
+        if self.intercept and total > 0:
+            Q -= np.outer(q, q / total)
+        return Q
+
+
+def _location(loss: Loss, Y: Array, weight: Array) -> Array:
+    first = Y[0]  # a constant target gives exactly zero
+    return np.asarray(first + loss.constant(Y - first, weight))

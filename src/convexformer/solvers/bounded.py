@@ -22,7 +22,7 @@ def bounded_quadratic(A: Array, b: Array, lower: Array) -> Array:
     scale = np.sqrt(np.maximum(np.diagonal(A), 0.0))
     scale[scale == 0] = 1.0
     A = A / scale / scale[:, None]
-    A[np.diag_indices_from(A)] += 1e-13 * (1 + len(A))
+    A.flat[:: len(A) + 1] += 1e-13 * (1 + len(A))
     return np.maximum(_pivot(A, b / scale, lower * scale) / scale, lower)
 
 
@@ -31,7 +31,9 @@ def _pivot(A: Array, b: Array, lower: Array) -> Array:
     fewest, patience = len(b) + 1, 3
     while patience > 0:
         x = _solve_free(A, b, lower, free)
-        wrong = np.where(free, x < lower, A @ x - b < -_rounding(A, b, x))
+        wrong = x < lower
+        if not free.all():
+            wrong = np.where(free, wrong, A @ x - b < -_rounding(A, b, x))
         count = int(np.count_nonzero(wrong))
         if count == 0:
             return x
@@ -82,15 +84,21 @@ def _rounding(A: Array, b: Array, x: Array) -> Array:
 
 
 def _solve_free(A: Array, b: Array, lower: Array, free: NDArray[np.bool_]) -> Array:
+    if free.all():
+        return _solve(A, b)
     x = np.where(free, 0.0, lower)
-    if np.any(free):
-        right = b[free] - A[np.ix_(free, ~free)] @ lower[~free]
-        block, ridge = np.asarray_chkfinite(A[np.ix_(free, free)]), 1e-12
-        while True:
-            try:
-                x[free] = solved(cholesky(block), right[:, None])[:, 0]
-                break
-            except np.linalg.LinAlgError:
-                block = block + ridge * np.eye(len(block))
-                ridge *= 100.0
+    some, fixed = np.flatnonzero(free), np.flatnonzero(~free)
+    if len(some):
+        rows = A[some]
+        x[some] = _solve(rows[:, some], b[some] - rows[:, fixed] @ lower[fixed])
     return x
+
+
+def _solve(A: Array, b: Array) -> Array:
+    A, ridge = np.asarray_chkfinite(A), 1e-12
+    while True:
+        try:
+            return solved(cholesky(A), b[:, None])[:, 0]
+        except np.linalg.LinAlgError:
+            A = A + ridge * np.eye(len(A))
+            ridge *= 100.0

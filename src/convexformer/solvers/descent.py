@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
+from . import newton
 from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
-from .rounds import NEAR, NEWTON_STEP, Round
+from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
 from .solution import Clock, Iterate
-from .spectral import STEP, TRIAL, Spectral
+from .spectral import STEP, TRIAL, Spectral, step_seconds
 from .sweeps import Sweeps, suit
 from .workspace import Workspace
 
@@ -59,7 +60,7 @@ def minimise(
         if not work.descends:
             break
         clock.n_iter += 1
-        worth = at.primal(problem, beta)
+        worth = at.primal(beta)
         everyone = bool(np.all(np.isin(violators, groups)))
         descent: Round
         if everyone and sweeps:
@@ -71,30 +72,35 @@ def minimise(
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
         goal = max(0.5 * tol, ROUNDING) * worth
         work.descends = descent.run(max(goal, gain * gap * worth), goal, clock)
-        # What a slow descent leaves behind uses too many tokens to start from.
-        if work.descends or descent.least < NEAR * descent.value:
+        # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
+        small = newton.leaps(problem, beta, point) and not problem.loss.damps
+        if work.descends or small or descent.least < NEAR * descent.value:
             found = descent.found()
             falls = _is_better(problem, beta, found, worth, gap)
             at, work.descends = found if falls else at, work.descends and falls
-    work.columns.forget()
+    if problem.loss.quadratic:  # for other losses Newton's method goes on with them
+        work.columns.forget()
     work.tokens.forget()
     return at, False
 
 
 def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: float) -> bool:
     """Whether the objective is below `worth`, or, where digits end, the gap far below `gap`."""
-    primal = at.primal(problem, beta)
+    primal = at.primal(beta)
     if primal < worth or primal > worth * (1 + NO_DIGITS):
         return primal < worth
     return at.gap(problem, problem.dual_point(at.S + at.b), beta) < 0.5 * gap
 
 
 def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
-    """Whether Newton's method, with a Gram matrix formed once, is done about when steps begin."""
-    N, p = problem.design.n_samples, n_groups * problem.design.dim
+    """Whether Newton's method, with Gram matrices, is done about when steps begin to be judged."""
+    N, p, c = problem.design.n_samples, n_groups * problem.design.dim, problem.n_outputs
+    if not problem.loss.quadratic:
+        newton_time = newton_seconds(problem, p, p * c if problem.loss.joint else p)
+        return newton_time < 3 * TRIAL * step_seconds(problem, N * p)
     speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
     first_steps = TRIAL * (8 * N * p / speed + STEP)
-    return problem.loss.quadratic and N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps
+    return N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps
 
 
 def _working_groups(

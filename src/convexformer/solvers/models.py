@@ -26,6 +26,7 @@ MANY_SAMPLES = 2500  # up to which a kernel of the squared loss is factorised at
 LARGEST_FACTOR = 4000  # unknowns up to which factorisations may be the faster
 LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
 LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
+WORTH_KEEPING = 0.6  # of a kernel's time that conjugate gradients may take where it is kept
 NEAR_GAIN = 0.02  # what float32 adds to the accuracy asked of a model that is the loss itself
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own
 
@@ -66,6 +67,7 @@ class SecondOrderModel:
         if self._try_cg:
             steps = self._secular_cg()
             Z[groups], reached = steps.minimise(target)
+            self.work.products = steps.products / max(steps.solves, 1)
             self.work.factorise |= self._too_many(steps)
             if reached or self._size > LARGEST:
                 return Z
@@ -91,7 +93,12 @@ class SecondOrderModel:
         if self.problem.loss.quadratic and self._in_samples and self._size <= MANY_SAMPLES:
             return False  # the kernel is kept from step to step
         large = self._size > (LARGE_JOINT if self._joint else LARGE)
-        return large and self.problem.design.dim <= LARGEST_BLOCK and not self.work.factorise
+        if not large or self.problem.design.dim > LARGEST_BLOCK or self.work.factorise:
+            return False
+        # On more tokens they take no fewer products than before: where a kernel is to be kept from
+        # step to step, it is better begun with than after conjugate gradients have been slow.
+        kept = self._in_samples and not self._joint and self._size <= LARGEST_FACTOR
+        return not (kept and self._cg_ratio(self.work.products) > WORTH_KEEPING)
 
     def _too_many(self, steps: SecularCG) -> bool:
         """Whether the products that conjugate gradients took cost more than factorisations."""
@@ -102,10 +109,18 @@ class SecondOrderModel:
         if self._joint:  # a curvature of the model, and a few factorisations of it
             factorisations = (N * size**2 + 8 * size**3 / 3) / SPEED
             return steps.products * 4 * entries * c / SPEED > factorisations
-        # A step takes two solves or one factorisation, of what changed since the last.
+        return self._cg_ratio(steps.products / max(steps.solves, 1)) > 1.0
+
+    def _cg_ratio(self, products: float) -> float:
+        """Time of conjugate gradients that take so many products a solve, over a factorisation's.
+
+        A step takes two solves or one factorisation, of what changed since the last.
+        """
+        size, entries = self._size, self.problem.design.n_samples * len(self.groups)
+        entries *= self.problem.design.dim
         product = 8 * entries / (CACHE_SPEED if 4 * entries < CACHE else MEMORY_SPEED)
         factorisation = (entries * size + size**3 / 3) / SPEED
-        return 5 * steps.products / max(steps.solves, 1) * product > factorisation
+        return 5 * products * product / factorisation
 
     @property
     def _size(self) -> int:
@@ -125,7 +140,7 @@ class SecondOrderModel:
 
     def _secular_cg(self) -> SecularCG:
         problem = self.problem
-        H = problem.loss.curvature(self.at.S + self.at.b, problem.Y, self.damping)
+        H = problem.curvature(self.at.S + self.at.b, self.damping)
         curvature = Curvature(
             problem.design, self.groups, problem.center, problem.weight, H, self._joint
         )
@@ -167,14 +182,7 @@ class SecondOrderModel:
         return self._kernel_systems() if self._in_samples else self._gram_systems()
 
     def _gram_systems(self) -> list[System]:
-        if self.problem.loss.quadratic:
-            Q = [self.work.grams.matrix(self.groups, self.precise)]
-        else:
-            F, dtype = self.at.S + self.at.b, self._dtype
-            with np.errstate(over="ignore", invalid="ignore"):
-                Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs, dtype)
-            if not all(np.all(np.isfinite(q)) for q in Q):  # beyond the range of float32
-                Q = self.problem.quadratic(self.groups, F, self.damping, self._outputs)
+        Q = self._hessians()
         G, Z = self._pack(self.point.M[self.groups]), self._pack(self.at.Z[self.groups])
         n_cells = int(np.count_nonzero(self.cells))
         if len(Q) == 1:
@@ -182,6 +190,21 @@ class SecondOrderModel:
         return [
             GramSystem(q, G[:, [j]] + q @ Z[:, [j]], n_cells, self.beta) for j, q in enumerate(Q)
         ]
+
+    def _hessians(self) -> list[Array]:
+        problem, groups = self.problem, self.groups
+        if problem.loss.quadratic:
+            return [self.work.grams.matrix(groups, self.precise)]
+        F, dtype = self.at.S + self.at.b, self._dtype
+        if dtype == np.float32 and not self._joint and self.work.columns.take(groups):
+            W = problem.weight[:, None] * problem.curvature(F, self.damping)
+            kept = self.work.columns.of(groups)
+            return [problem.without_intercept(*kept.gram(groups, w), w.sum()) for w in W.T]
+        with np.errstate(over="ignore", invalid="ignore"):
+            Q = problem.quadratic(groups, F, self.damping, self._outputs, dtype)
+        if not all(np.all(np.isfinite(q)) for q in Q):  # beyond the range of float32
+            Q = problem.quadratic(groups, F, self.damping, self._outputs)
+        return Q
 
     @property
     def _dtype(self) -> type:
@@ -192,7 +215,7 @@ class SecondOrderModel:
     def _kernel_systems(self) -> list[System]:
         problem, kernels, groups, beta = self.problem, self.work.kernels, self.groups, self.beta
         R, F0, weight = self.point.V, self.at.S, problem.weight
-        H = problem.loss.curvature(F0 + self.at.b, problem.Y, self.damping)
+        H = problem.curvature(F0 + self.at.b, self.damping)
         if self._joint:
             n_cells = self.cells.shape[1]
             return [JointKernelSystem(kernels, groups, weight, H, R, F0, n_cells, beta)]

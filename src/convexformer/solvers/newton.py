@@ -2,8 +2,9 @@ r"""Proximal Newton with an active set: the solver.
 
 Each iteration certifies the current point, models the loss to second order on a working set of
 tokens (those in use and the worst violators of :math:`\|M_k\| \le \beta`), minimises the model,
-and searches the true objective along the step. For the squared loss the model is the loss, and
-the iterations only grow the working set. beta comes down in stages.
+and searches the true objective along the step, back and, while the end is far, beyond. For the
+squared loss the model is the loss, and the iterations only grow the working set. beta comes down
+in stages where that keeps models small, or where a step without them was too far.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 STAGE = {True: 0.1, False: 0.3}  # factor of beta per stage: quadratic losses, others
-FEW = 512  # coefficients that may enter at once
+FEW = 512  # coefficients that may enter at once, or without stages
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
+SLOW, FAR = 0.5, 0.9  # of a gap left by a step that may lack digits: near the end, far from it
+LONGER = 1.4  # factor of a step that may be too short
+SHORT = 0.1  # of a step: beta should have come down in stages
 
 
 def minimise(
@@ -28,20 +32,27 @@ def minimise(
 ) -> Iterate:
     """Iterate from `at` until the certified relative gap is below `tol`, or progress ends."""
     damping, stage, before = 1.0, np.inf, np.inf
+    leap: bool | None = None  # whether beta need not come down in stages
     while True:
         point = problem.dual_point(at.S + at.b)
         gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at
-        stage_gap = at.gap(problem, point, stage) if np.isfinite(stage) else 0.0
+        if leap is None:
+            leap = leaps(problem, beta, point)
+            stage = beta if leap else np.inf
+        stage_gap = 0.0 if stage == np.inf else gap
+        if beta < stage < np.inf:
+            stage_gap = at.gap(problem, point, stage)
         if stage_gap <= STAGE_GAP and stage > beta:
             stage = max(beta, STAGE[problem.loss.quadratic] * float(point.norms.max()))
             stage_gap, before = at.gap(problem, point, stage), np.inf
-        precise, before = stage_gap > 0.5 * before, stage_gap
+        far = stage_gap > STAGE_GAP and not problem.loss.quadratic
+        precise, before = stage_gap > (FAR if far else SLOW) * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
-        worth = at.primal(problem, stage)
+        worth = at.primal(stage)
         floor, target = floor * worth, max(floor, 0.05 * stage_gap) * worth
         for tighter in (1.0, 1e-2, 1e-4)[int(precise) :]:
             working = _working_set(problem, stage, at.Z, point)
@@ -49,14 +60,26 @@ def minimise(
                 problem, stage, working, at, point, damping, precise, work, clock.late
             )
             Z = model.minimiser(tighter * target, tighter * floor)
-            found, t = _search(problem, stage, at, Z, point)
+            found, t = _search(problem, stage, at, Z, point, far)
             if found is not None or clock.late():
                 break
             damping, precise = 1.0, True
-        if found is None:
+        if leap and t < SHORT:  # too far at once: by stages after all
+            stage, leap = np.inf, False
+        elif found is None:
             return at
-        at = found
-        damping = 0.1 * damping if t == 1.0 else min(1.0, max(10 * damping, 1e-3))
+        at = found or at
+        damping = 0.1 * damping if t >= 1.0 else min(1.0, max(10 * damping, 1e-3))
+
+
+def leaps(problem: Problem, beta: float, point: DualPoint) -> bool:
+    """Whether beta need not come down in stages: what may be used is few, or fewer than samples.
+
+    Stages save work where they keep models small; elsewhere they take two steps for one.
+    """
+    wanted = int(np.count_nonzero(point.norms > beta)) * problem.design.dim
+    few = wanted <= FEW or not in_samples(problem, wanted)
+    return few and not problem.loss.quadratic
 
 
 def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> NDArray[np.bool_]:
@@ -80,25 +103,36 @@ def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> N
 
 
 def _search(
-    problem: Problem, beta: float, at: Iterate, Z: Array, point: DualPoint
+    problem: Problem, beta: float, at: Iterate, Z: Array, point: DualPoint, far: bool
 ) -> tuple[Iterate | None, float]:
-    """Backtrack from `Z` towards `at` until the true objective falls as promised."""
+    """Backtrack from `Z` towards `at` until the true objective falls as promised.
+
+    Where `Z` will do, and the end is `far`, go on beyond it for as long as that is better.
+    """
     step, S = Z - at.Z, problem.scores(Z)
-    old, new = problem.penalty.value(at.Z), problem.penalty.value(Z)
-    start = at.loss + beta * old
-    promise = -float(np.sum(point.M * step)) + beta * (new - old)
+    start = at.primal(beta)
+    promise = -float(np.vdot(point.M, step)) + beta * (problem.penalty.value(Z) - at.penalty)
     slack = 1e-14 * abs(start)
     if not np.any(step) or promise > slack:
         return None, 0.0
+    turn = S - at.S
+    lift = problem.moved_intercept(at.S + at.b, at.b, turn) - at.b
     best, best_t, reached = None, 0.0, np.inf
     for halvings in range(40):
         t = 0.5**halvings
-        found = Iterate.at(problem, Z if t == 1 else at.Z + t * step, at.S + t * (S - at.S), at.b)
-        value = found.primal(problem, beta)
+        Zt, St = (Z, S) if t == 1 else (at.Z + t * step, at.S + t * turn)
+        found = Iterate.at(problem, Zt, St, at.b + t * lift)
+        value = found.primal(beta)
         if best is not None and value >= reached:
             break
         if value <= start + 1e-4 * t * promise + slack:
             best, best_t, reached = found, t, value
             if t == 1:
                 break
+    while best is not None and far and best_t >= 1:  # curvature falls on the way to better fits
+        t = LONGER * best_t
+        Zt, St, b = at.Z + t * step, at.S + t * turn, at.b + LONGER * (best.b - at.b)
+        if problem.loss_value(St + b) + beta * problem.penalty.value(Zt) >= best.primal(beta):
+            break
+        best, best_t = Iterate.at(problem, Zt, St, b), t
     return best, best_t

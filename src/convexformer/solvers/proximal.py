@@ -36,9 +36,9 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
                 break
         clock.n_iter += 1
         new, lipschitz = _step(problem, beta, extrapolated, lipschitz)
-        old = at.primal(problem, beta)
+        old = at.primal(beta)
         # Near the optimum objectives agree to rounding while steps still close the gap.
-        if new.primal(problem, beta) > old + (ROUNDING * abs(old) if extrapolated is at else 0.0):
+        if new.primal(beta) > old + (ROUNDING * abs(old) if extrapolated is at else 0.0):
             if extrapolated is at:
                 break
             extrapolated, momentum = at, 1.0
@@ -71,7 +71,7 @@ def _step(problem: Problem, beta: float, at: Iterate, lipschitz: float) -> tuple
 def _initial_lipschitz(problem: Problem, at: Iterate) -> float:
     """Curvature along the gradient: a lower bound that backtracking raises."""
     G = problem.dual_point(at.S + at.b).M
-    H = problem.loss.curvature(at.S + at.b, problem.Y, damping=1.0)
+    H = problem.curvature(at.S + at.b, damping=1.0)
     change = problem.scores(G)
     curvature = float(np.sum(problem.weight[:, None] * H * change**2))
     size = float(np.sum(G * G))

@@ -215,7 +215,7 @@ class _Ridge:
 
     def _by_iteration(self, gradient: Array, at: Iterate, damping: float) -> Array:
         problem, shape = self.problem, gradient.shape
-        H = problem.loss.curvature(at.S + at.b, problem.Y, damping)
+        H = problem.curvature(at.S + at.b, damping)
         curvature = Curvature(
             problem.design, self.groups, problem.center, problem.weight, H, problem.loss.joint
         )

@@ -57,20 +57,27 @@ class Round(ABC):
 
     def _newton_seconds(self, Z: Array) -> float:
         """Roughly what Newton's method would take with the coefficients that are in use."""
-        N, c = self.origin.S.shape
         cells = self.norms(Z) > 0
         columns = int(np.count_nonzero(np.any(cells, axis=1))) * self.Z0.shape[1]
-        used, samples = int(np.count_nonzero(cells)) * self.Z0.shape[1], N
+        used = int(np.count_nonzero(cells)) * self.Z0.shape[1]
         if self.problem.loss.joint:
-            used, samples = used * c // cells.shape[1], N * (c - 1)
-        size = min(used, samples)
-        form = N * used**2 if used <= samples else N**2 * columns
-        models, steps = (1, 8) if self.problem.loss.quadratic else (6, 18)
-        flops = models * form + steps * size**3 / 3
-        return OTHERS * flops / SPEED + steps * NEWTON_STEP
+            used = used * self.problem.n_outputs // cells.shape[1]
+        return newton_seconds(self.problem, columns, used)
 
     def found(self) -> Iterate:
         """The best point, in float64."""
         Z = np.zeros_like(self.origin.Z)
         Z[self.groups] = self.best
         return Iterate.at(self.problem, Z, self.problem.scores(Z), self.best_b)
+
+
+def newton_seconds(problem: Problem, columns: int, used: int) -> float:
+    """Roughly what Newton's method takes with so many columns and coefficients in use."""
+    N, samples = problem.design.n_samples, problem.design.n_samples
+    if problem.loss.joint:
+        samples *= problem.n_outputs - 1
+    size = min(used, samples)
+    form = N * used**2 if used <= samples else N**2 * columns
+    models, steps = (1, 8) if problem.loss.quadratic else (6, 18)
+    flops = models * form + steps * size**3 / 3
+    return OTHERS * flops / SPEED + steps * NEWTON_STEP

@@ -95,11 +95,12 @@ class Iterate:
     S: Array  # (N, c)
     b: Array  # (c,), inner
     loss: float
+    penalty: float  # without beta
 
     @classmethod
     def at(cls, problem: Problem, Z: Array, S: Array, b: Array) -> Iterate:
         b = problem.best_intercept(S, b)
-        return cls(Z, S, b, problem.loss_value(S + b))
+        return cls(Z, S, b, problem.loss_value(S + b), problem.penalty.value(Z))
 
     @classmethod
     def start(cls, problem: Problem, init: Solution | None, beta: float) -> Iterate:
@@ -110,13 +111,13 @@ class Iterate:
             return zero
         b = problem.inner_intercept(init.Z, init.intercept)
         warm = cls.at(problem, init.Z, problem.scores(init.Z), b)
-        return warm if warm.primal(problem, beta) <= zero.primal(problem, beta) else zero
+        return warm if warm.primal(beta) <= zero.primal(beta) else zero
 
-    def primal(self, problem: Problem, beta: float) -> float:
-        return self.loss + beta * problem.penalty.value(self.Z)
+    def primal(self, beta: float) -> float:
+        return self.loss + beta * self.penalty
 
     def gap(self, problem: Problem, point: DualPoint, beta: float) -> float:
         """Relative gap."""
-        primal = self.primal(problem, beta)
+        primal = self.primal(beta)
         gap = primal - problem.dual_value(point, beta)
         return gap / primal if primal > 0 else gap

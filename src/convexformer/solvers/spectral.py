@@ -91,7 +91,7 @@ class Spectral(Round):
         """Of the loss along its gradient."""
         at, problem = self.origin, self.problem
         F = self.X.predict(self.M0)
-        H = problem.loss.curvature(at.S + at.b, problem.Y, damping=1.0)
+        H = problem.curvature(at.S + at.b, damping=1.0)
         bend = float(np.sum(problem.weight[:, None] * H * F**2))
         return max(bend / float(np.sum(self.M0**2)), 1e-300)
 
@@ -109,7 +109,7 @@ class Spectral(Round):
                 value, V, P = problem.expansion(S + spot.b)
                 value += self.beta * float(np.sum(self.weight * shrunk))
             if value <= ceiling - 5e-5 * curvature * float(np.sum(move * move)):
-                V, step = problem.balanced(V, P)  # after a Newton step of the intercept
+                V, step = problem.balanced(V, P, rounds=1)  # a Newton step of the intercept
                 M = self.M0 + self.X.correlate(V - self.point.V)
                 return _Spot(Z, S, spot.b + step, V, M, value)
             curvature *= 2.0
@@ -121,7 +121,7 @@ class Spectral(Round):
         return self.gap(self.spot.value, self.spot.V, self.spot.M)
 
     def _is_slow(self, step: int, goal: float) -> bool:
-        each = self._step_seconds()
+        each = step_seconds(self.problem, self.X.A.size)
         return self.is_slow(step * each, self._steps_left(step, goal) * each, self.spot.Z)
 
     def _steps_left(self, step: int, goal: float) -> float:
@@ -134,11 +134,12 @@ class Spectral(Round):
         fallen = np.log(max(self.start / self.least, 1.0 + 1e-3))
         return float(ahead * max(1.4 * np.sqrt(high / low), 0.5 * step / fallen))
 
-    def _step_seconds(self) -> float:
-        N, c = self.spot.S.shape
-        numbers = self.X.A.size
-        product = 8 * numbers / (CACHE_SPEED if 4 * numbers < CACHE else MEMORY_SPEED)
-        if c > 1:  # a few columns at once are slower than one
-            product = max(2 * product, 2 * numbers * c / SPEED)
-        entries = 0.0 if self.problem.loss.quadratic else ENTRY * N * c
-        return product + STEP + entries
+
+def step_seconds(problem: Problem, numbers: int) -> float:
+    """Roughly what a step on so many entries of X takes."""
+    c = problem.n_outputs
+    product = 8 * numbers / (CACHE_SPEED if 4 * numbers < CACHE else MEMORY_SPEED)
+    if c > 1:  # a few columns at once are slower than one
+        product = max(2 * product, 2 * numbers * c / SPEED)
+    entries = 0.0 if problem.loss.quadratic else ENTRY * problem.Y.size
+    return product + STEP + entries

@@ -37,8 +37,8 @@ class State:
 
     @classmethod
     def of(cls, value: float, z: Array, g: Array, factor: Any) -> State:
-        squares = (np.sum(z * z, axis=(1, 2)), np.sum(g * g, axis=(1, 2)))
-        return cls(value, z, g, squares, float(np.sum(z * g)), factor)
+        squares = (np.einsum("esr,esr->e", z, z), np.einsum("esr,esr->e", g, g))
+        return cls(value, z, g, squares, float(np.vdot(z, g)), factor)
 
 
 class System(ABC):
@@ -79,24 +79,27 @@ class GramSystem(System):
 
     def solve(self, eta: Array, accuracy: float) -> State:
         shape = (self.n_cells, self.size, -1)
-        used = np.flatnonzero(np.repeat(eta > 0, self.size))
+        used = np.flatnonzero(np.repeat(eta, self.size))
         if not len(used):
             z = np.zeros_like(self.B)
             return State.of(0.0, z.reshape(shape), self.B.reshape(shape), None)
         s = np.sqrt(np.repeat(eta, self.size)[used])[:, None]
-        everything = len(used) == len(self.Q)
-        Q = self.Q if everything else self.Q[:, used]
-        B = self.B[used]
-        T = s * (Q if everything else Q[used])
+        Q, B, T = self.Q, self.B, self.Q
+        if len(used) < len(Q):
+            Q, B = Q[:, used], B[used]
+            T = Q[used]
+        T = s * T
         T *= s.T
-        T[np.diag_indices_from(T)] += self.beta
-        L = cholesky(T)
-        t = solved(L, s * B)
-        t += solved(L, s * B - T @ t)
-        z = np.zeros_like(self.B)
-        z[used] = s * t
-        g = self.B - Q @ z[used]
-        value = -0.5 * float(np.sum(B * z[used]))
+        T.flat[:: len(T) + 1] += self.beta
+        L, right = cholesky(T), s * B
+        t = solved(L, right)
+        t += solved(L, right - T @ t)
+        t *= s
+        value, g = -0.5 * float(np.vdot(B, t)), self.B - Q @ t
+        z = t
+        if len(used) < len(self.B):
+            z = np.zeros_like(self.B)
+            z[used] = t
         return State.of(value, z.reshape(shape), g.reshape(shape), (used, s, L))
 
     def curvature(self, state: State, cells: Cells) -> Array:
@@ -104,14 +107,16 @@ class GramSystem(System):
         if self.B.shape[1] > self.size:
             return self._curvature_of_many(state, cells)
         p, shape = len(self.Q), (self.n_cells, self.size)
+        every = len(cells) == self.n_cells
+        columns = self.Q.reshape(p, *shape) if every else self.Q.reshape(p, *shape)[:, cells]
         A = np.zeros((len(cells), len(cells)))
         for r in range(self.B.shape[1]):
             g = state.g[cells, :, r]
-            QG = np.einsum("pes,es->pe", self.Q.reshape(p, *shape)[:, cells], g)
+            QG = np.einsum("pes,es->pe", columns, g)
             A += np.einsum("esf,es->ef", QG.reshape(*shape, -1)[cells], g)
             if state.factor is not None:
                 used, s, L = state.factor
-                inner = half_solved(L, s * QG[used])
+                inner = half_solved(L, s * (QG if len(used) == p else QG[used]))
                 A -= inner.T @ inner
         return A
 

@@ -1,0 +1,153 @@
+"""Newton steps of losses that are not quadratic: their length, their stages, their curvature."""
+
+import numpy as np
+import pytest
+
+from convexformer.problem import Logistic, Problem, Softmax, TokenDesign, TokenOutput
+from convexformer.problem.joint import softmax_quadratic
+from convexformer.solvers import newton, solve
+from convexformer.solvers.models import SecondOrderModel
+from convexformer.solvers.solution import Iterate
+from convexformer.solvers.workspace import Workspace, low_precision
+
+
+def made(N=300, n=6, d=3, seed=0, classes=None, **more):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, n, d)) + rng.normal(size=(N, 1, d))
+    F = np.einsum("nkd,kdc->nc", X[:, :3], rng.normal(size=(3, d, classes or 1)))
+    F += rng.gumbel(size=F.shape)
+    Y = np.eye(classes)[F.argmax(axis=1)] if classes else np.where(F > 0, 1.0, -1.0)
+    loss = Softmax() if classes else Logistic()
+    return Problem(TokenDesign(X), loss, TokenOutput(), Y, **more)
+
+
+@pytest.fixture
+def betas(monkeypatch):
+    """Penalty strengths of the models that are minimised."""
+    seen, minimiser = [], SecondOrderModel.minimiser
+
+    def recorded(self, target, floor):
+        seen.append(self.beta)
+        return minimiser(self, target, floor)
+
+    monkeypatch.setattr(SecondOrderModel, "minimiser", recorded)
+    return seen
+
+
+# Stages -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_small_models_need_no_stages(classes, betas):
+    problem = made(classes=classes)
+    beta = 0.01 * problem.beta_max
+    assert solve(problem, beta, method="newton").converged
+    assert set(betas) == {beta}
+
+
+def test_stages_keep_models_small_where_coefficients_outnumber_samples(betas):
+    problem = made(N=40, n=80, d=10)
+    beta = 0.01 * problem.beta_max
+    assert solve(problem, beta, method="newton").converged
+    assert betas[0] > 10 * beta
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+@pytest.mark.parametrize("fails", [False, True])
+def test_stages_make_up_for_a_step_that_was_too_far(classes, fails, betas, monkeypatch):
+    problem = made(classes=classes)
+    beta, search = 0.01 * problem.beta_max, newton._search
+
+    def short_at_first(problem, stage, at, Z, point, far):
+        if np.any(at.Z) or stage > beta:
+            return search(problem, stage, at, Z, point, far)
+        if fails:
+            return None, 0.0
+        found = Iterate.at(problem, 0.01 * Z, problem.scores(0.01 * Z), at.b)
+        return found, 0.01
+
+    monkeypatch.setattr(newton, "_search", short_at_first)
+    assert solve(problem, beta, method="newton").converged
+    first = betas.index(beta)
+    assert any(b > 2 * beta for b in betas[first:]) and betas[-1] == beta
+
+
+# Length -------------------------------------------------------------------------------------------
+
+
+def test_a_step_goes_on_for_as_long_as_that_is_better():
+    problem = made()
+    beta = 0.02 * problem.beta_max
+    at = Iterate.start(problem, None, beta)
+    point = problem.dual_point(at.S + at.b)
+    Z = 1e-3 * point.M / np.linalg.norm(point.M)
+    near, t = newton._search(problem, beta, at, Z, point, far=False)
+    far, longer = newton._search(problem, beta, at, Z, point, far=True)
+    assert t == 1.0 and longer > 10.0
+    assert far.primal(beta) < near.primal(beta)
+    np.testing.assert_allclose(far.Z, longer * Z)
+    beyond = Iterate.at(problem, 1.5 * far.Z, problem.scores(1.5 * far.Z), far.b)
+    assert beyond.primal(beta) > far.primal(beta)
+
+
+# Curvature ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
+@pytest.mark.parametrize("mean", [0.0, 1000.0])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_kept_columns_give_weighted_gram_matrices(intercept, mean, scale):
+    rng = np.random.default_rng(0)
+    X = scale * (rng.normal(size=(200, 7, 3)) + mean)
+    design = TokenDesign(X)
+    center = X.mean(axis=0) if intercept else None
+    w = 1e-40 * rng.uniform(size=200)
+    kept = low_precision(design, np.array([1, 2, 4, 6]), center)
+    for groups in (np.array([1, 2, 4, 6]), np.array([2, 6])):
+        Q, q = kept.gram(groups, w)
+        exact, sums = design.gram(groups, w[:, None], center)
+        np.testing.assert_allclose(Q, exact[0], atol=1e-5 * np.abs(exact).max())
+        np.testing.assert_allclose(q, sums[:, 0], atol=1e-5 * np.abs(sums).max())
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_curvatures_in_float32_keep_the_scale_of_x(scale):
+    problem = made(classes=3)
+    X = scale * problem.design.X
+    F = np.random.default_rng(1).normal(size=problem.Y.shape)
+    groups = np.arange(6)
+    for loss, Y in ((Softmax(), problem.Y), (Logistic(), 2 * problem.Y - 1)):
+        other = Problem(TokenDesign(X), loss, TokenOutput(), Y)
+        low, exact = (other.quadratic(groups, F, dtype=t) for t in (np.float32, np.float64))
+        for a, b in zip(low, exact, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max())
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_softmax_curvature_of_all_pairs_holds_that_of_some(intercept):
+    problem = made(classes=4)
+    rng = np.random.default_rng(2)
+    P = rng.dirichlet(np.full(4, 0.2), size=300)
+    groups, some = np.arange(6), rng.uniform(size=(6, 4)) < 0.6
+    weight, center = rng.uniform(size=300), problem.center if intercept else None
+    both = [
+        softmax_quadratic(problem.design, groups, cells, P, weight, center)
+        for cells in (np.ones_like(some), some)
+    ]
+    keep = np.flatnonzero(np.repeat(some.ravel(), 3))
+    if intercept:  # eliminated from all alike
+        np.testing.assert_allclose(both[0][np.ix_(keep, keep)], both[1], rtol=1e-9, atol=1e-11)
+    else:
+        np.testing.assert_allclose(both[0][np.ix_(keep, keep)], both[1], rtol=1e-10, atol=1e-12)
+
+
+def test_a_kernel_is_begun_with_where_products_were_many():
+    problem = made(N=800, n=40, d=30)
+    work = Workspace(problem)
+    at = Iterate.start(problem, None, 1.0)
+    point = problem.dual_point(at.S + at.b)
+    working = np.ones((40, 1), dtype=bool)
+    model = SecondOrderModel(problem, 1.0, working, at, point, 0.0, False, work, lambda: False)
+    assert model._try_cg
+    work.products = 1e6
+    assert not model._try_cg
