@@ -99,7 +99,7 @@ class Squared(Loss):
         return V * (Y - 0.5 * V)
 
     def constant(self, Y: Array, weight: Array) -> Array:
-        return np.average(Y, axis=0, weights=weight)
+        return np.asarray(weight @ Y / weight.sum())
 
     def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
         return self.constant(Y - S, weight)

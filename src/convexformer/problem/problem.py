@@ -189,7 +189,7 @@ class Problem(WeightedLoss):
         """What centring takes from the scores, ``means . Z``: ``(c,)``."""
         if self.center is None:
             return np.zeros(self.n_outputs)
-        return np.tensordot(self.center, Z, axes=2)
+        return np.asarray(self.center.ravel() @ Z.reshape(-1, self.n_outputs))
 
     def inner_intercept(self, Z: Array, b: Array) -> Array:
         """The intercept that goes with `scores`."""
@@ -241,16 +241,22 @@ class Problem(WeightedLoss):
         if self._last is not None and np.array_equal(self._last[0], F):
             return self._last[1]
         V, _ = self.balanced(*self._expand(F)[1:])
+        if not self.loss.quadratic:  # whose conjugate is finite everywhere
+            V = self._inside(V)
+        M = self.correlations(V, self.design.correlate)
+        point = DualPoint(V, M, self.penalty.dual_norms(M))
+        self._last = (F, point) if M.size + F.size < MOST_KEPT else None
+        return point
+
+    def _inside(self, V: Array) -> Array:
+        """`V` within bounds."""
         lower, upper = self._bounds
         inside = np.minimum(np.maximum(V, lower), upper)
         if np.any(np.abs(inside - V) > ROUNDING * self.weight[:, None]):
             inside = np.clip(self._drawn_inside(V), lower, upper)
         if self.loss.joint:  # as is assumed of their correlations
             inside[:, -1] = -inside[:, :-1].sum(axis=1)
-        M = self.correlations(inside, self.design.correlate)
-        point = DualPoint(inside, M, self.penalty.dual_norms(M))
-        self._last = (F, point) if M.size + F.size < MOST_KEPT else None
-        return point
+        return inside
 
     def correlations(self, V: Array, correlate: Callable[[Array], Array]) -> Array:
         """``M = X'V``; of a joint loss both sum to zero over outputs, and the last one follows."""

@@ -53,7 +53,7 @@ def minimise(
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
-        groups, violators = _working_groups(problem, beta, at.Z, point, sweeps)
+        groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
         if _gram_is_quick(problem, len(groups)):
             break
         work.descends = work.columns.take(groups)
@@ -61,7 +61,6 @@ def minimise(
             break
         clock.n_iter += 1
         worth = at.primal(beta)
-        everyone = bool(np.all(np.isin(violators, groups)))
         descent: Round
         if everyone and sweeps:
             work.columns.forget()
@@ -105,8 +104,8 @@ def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
 
 def _working_groups(
     problem: Problem, beta: float, Z: Array, point: DualPoint, sweeps: bool
-) -> tuple[Groups, Groups]:
-    """Tokens in use and the worst violators; and all violators.
+) -> tuple[Groups, bool]:
+    """Tokens in use and the worst violators; and whether these are all.
 
     The first are few, which also tells at little cost that steps will be slow.
     """
@@ -118,6 +117,8 @@ def _working_groups(
     if sweeps:
         few = max(few, int(LITTLE_WORK // (N * d * d)))
     room = max(few, 3 * int(np.count_nonzero(used)))
-    worst = violators[np.argsort(-excess[violators], kind="stable")[:room]]
-    used[worst] = True
-    return np.flatnonzero(used), violators
+    everyone = len(violators) <= room
+    if not everyone:
+        violators = violators[np.argsort(-excess[violators], kind="stable")[:room]]
+    used[violators] = True
+    return np.flatnonzero(used), everyone
