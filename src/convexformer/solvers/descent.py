@@ -33,7 +33,8 @@ NO_DIGITS = 1e-13  # of an objective: by so much it may differ by rounding
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
 TINY = 5e3  # below which it is welcome even after sweeps, for its digits
 FEW = 2e6  # entries of X in a first round of steps
-LITTLE_WORK = 1e9  # multiply-adds that sweeps may take to prepare for a first round
+LITTLE_WORK = 3e8  # multiply-adds that sweeps may take to prepare for a first round
+SOME = 16  # tokens whose sweeps tell as well as steps on all at once whether they will be slow
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 
 
@@ -62,10 +63,10 @@ def minimise(
         clock.n_iter += 1
         worth = at.primal(beta)
         descent: Round
-        if everyone and sweeps:
+        if sweeps and (everyone or _ready_soon(problem) >= SOME):
             work.columns.forget()
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, work.tokens)
-            gain = 0.0
+            gain = 0.0 if everyone else FIRST_GAIN
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
@@ -102,6 +103,11 @@ def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
     return N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps
 
 
+def _ready_soon(problem: Problem) -> int:
+    """Tokens for which it takes little to prepare for sweeps."""
+    return int(LITTLE_WORK // (problem.design.n_samples * problem.design.dim**2))
+
+
 def _working_groups(
     problem: Problem, beta: float, Z: Array, point: DualPoint, sweeps: bool
 ) -> tuple[Groups, bool]:
@@ -115,7 +121,7 @@ def _working_groups(
     N, d = problem.design.n_samples, problem.design.dim
     few = max(8, int(FEW // (N * d)))
     if sweeps:
-        few = max(few, int(LITTLE_WORK // (N * d * d)))
+        few = max(few, _ready_soon(problem))
     room = max(few, 3 * int(np.count_nonzero(used)))
     everyone = len(violators) <= room
     if not everyone:
