@@ -23,15 +23,8 @@ from scipy.linalg import LinAlgError
 from ..problem import Certificate, Problem, Token
 from ..problem.designs import Groups
 from .bounded import bounded_quadratic
-from .shared_systems import (
-    Kernel,
-    SharedGram,
-    SharedKernel,
-    SharedSystem,
-    WeightedTokens,
-    sketch,
-    token_norms,
-)
+from .shared_kernel import Kernel, WeightedTokens
+from .shared_systems import SharedGram, SharedKernel, SharedSystem, sketch, token_norms
 from .solution import Clock, Solution
 from .workspace import Workspace
 
