@@ -57,6 +57,14 @@ class WeightedTokens:
             F -= self.center[groups[used[part]]].ravel() @ own
         return self.root * F
 
+    def contribution(self, group: int, G: NDArray) -> NDArray:
+        """``X_k G_k`` of one of them, ``(N, c)``, in the precision of `G`."""
+        U = self.design.whole(np.array([group]), G.dtype.type) @ G
+        U -= self.center[group].astype(G.dtype) @ G
+        if self.weighted:
+            U *= self.root
+        return np.asarray(U)
+
     def token(self, group: int, dtype: type) -> NDArray:
         """One of them, ``(N, d)``."""
         A = self.design.whole(np.array([group]), dtype) - self.center[group].astype(dtype)

@@ -21,7 +21,7 @@ from .shared_kernel import Kernel, WeightedTokens
 
 Array = NDArray[np.float64]
 
-MIXES = 48  # outputs that a Hessian among samples is made of
+LEAST_MIXES = 24  # outputs of a Hessian among samples; up to a quarter of all where these are many
 ROUGH, FINE = 0.4, 0.12  # relative changes of eta that update the kernel
 FEW_OUTPUTS = 32  # samples per output from which refinement is cheap beside updates
 NEW = 0.005  # relative change of eta that the first kernel of a system may miss
@@ -85,14 +85,15 @@ class SharedKernel:
         self.beta = beta
         self.fine = FINE if Y.shape[1] * FEW_OUTPUTS > len(Y) else ROUGH
         self.rng = np.random.default_rng(0)
-        self.V: Any = None
+        self.V: Any = None  # (N, c), once measured
+        self.far = True  # whether from the solution
         self.rounding = 0.0  # residual that the kernel left where it was up to date
 
     def measure(self, eta: Array, accuracy: float) -> Measure:
         kernel, anew = self.kernel, self.V is None
         self.scaled = eta / self.beta
-        rough = ROUGH if accuracy >= 1e-3 else self.fine
-        kernel.update(self.scaled, NEW if anew else rough)
+        self.far = accuracy >= 1e-3
+        kernel.update(self.scaled, NEW if anew else ROUGH if self.far else self.fine)
         if anew or (kernel.is_at(self.scaled) and self.rounding <= accuracy):
             self.V = self.columns.balanced(kernel.solve(self.Y))
             self.G = self.columns.correlate(self.V, self.watched)
@@ -141,13 +142,14 @@ class SharedKernel:
 
     def curvature(self, cells: Groups, radius: Array) -> Array:
         """From random mixes of the outputs, but for the first, where they are many."""
-        r = min(MIXES, self.Y.shape[1])
-        dtype = self.kernel.dtype
-        U = np.empty((len(self.Y), len(cells) * r), dtype, order="F")
-        mixes: NDArray = sketch(self.Y.shape[1], r, self.rng).astype(dtype)
+        c = self.Y.shape[1]
+        most = max(LEAST_MIXES, c // (8 if self.far else 4))
+        mixes: NDArray = sketch(c, most, self.rng).astype(self.kernel.dtype)
+        r = mixes.shape[1]
+        U = np.empty((len(self.Y), len(cells) * r), mixes.dtype, order="F")
         for j, (k, limit) in enumerate(zip(cells, radius, strict=True)):
-            G = (self.G[self._position(k)] / limit).astype(dtype)
-            U[:, j * r : (j + 1) * r] = self.columns.token(k, dtype) @ (G @ mixes)
+            G = self.G[self._position(k)].astype(mixes.dtype) @ (mixes / mixes.dtype.type(limit))
+            U[:, j * r : (j + 1) * r] = self.columns.contribution(k, G)
         T = self.kernel.half(U).reshape(-1, len(cells), order="F")
         return np.asarray(T.T @ T, dtype=np.float64)
 
