@@ -181,7 +181,8 @@ class _Shared:
                 raise LinAlgError("This precision does not serve.")
             Z = np.zeros(self.problem.shape)
             for k in np.flatnonzero(self.eta):  # one by one, to hold nothing twice
-                Z[k] = newton.system.coefficients(np.array([k]))[0] @ self.axes.T
+                own = newton.system.coefficients(np.array([k]))[0]
+                np.matmul(own, self.axes.T.astype(own.dtype), out=Z[k])
             del newton
             found = self._certified(Z)
             if found.converged or self.clock.expired or self._wants_only(watched, self.beta):

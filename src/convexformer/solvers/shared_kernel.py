@@ -19,7 +19,8 @@ from ..problem.designs import Groups
 
 Array = NDArray[np.float64]
 
-COLUMNS = 512  # of X, multiplied at once
+COLUMNS = 1024  # of X, multiplied at once
+WIDE_TOKEN = 128  # channels of a token that is multiplied by itself rather than copied
 KEPT_BYTES = 1 << 31  # of tokens' own kernels
 KEPT_DIM = 48  # channels from which a token's own kernel is quicker to read than to form
 
@@ -79,10 +80,14 @@ class WeightedTokens:
         return V
 
     def _blocks(self, groups: Groups) -> Iterator[tuple[slice, NDArray]]:
-        step = max(1, COLUMNS // self.design.dim)
-        for start in range(0, len(groups), step):
-            part = slice(start, min(start + step, len(groups)))
-            yield part, self.design.whole(groups[part], self.dtype)
+        """Some columns after others; wide tokens only with their neighbours, as they lie in X."""
+        step, start = max(1, COLUMNS // self.design.dim), 0
+        apart = np.diff(groups, append=-1) != 1
+        for end in range(1, len(groups) + 1):
+            wide = self.design.dim >= WIDE_TOKEN and apart[end - 1]
+            if wide or end - start == step or end == len(groups):
+                yield slice(start, end), self.design.whole(groups[start:end], self.dtype)
+                start = end
 
 
 class Kernel:

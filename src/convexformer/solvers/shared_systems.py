@@ -54,8 +54,8 @@ class SharedSystem(Protocol):
         """A at the eta last measured, with ``G_k / radius_k`` in place of G."""
         ...
 
-    def coefficients(self, cells: Groups) -> Array:
-        """``Z_k = eta_k G_k / beta`` at the eta last measured."""
+    def coefficients(self, cells: Groups) -> NDArray:
+        """``Z_k = eta_k G_k / beta`` at the eta last measured, as precise as G is."""
         ...
 
 
@@ -137,8 +137,9 @@ class SharedKernel:
     def _position(self, cells: Groups) -> Groups:
         return np.searchsorted(self.watched, cells)
 
-    def coefficients(self, cells: Groups) -> Array:
-        return self.scaled[cells][:, None, None] * self.G[self._position(cells)]
+    def coefficients(self, cells: Groups) -> NDArray:
+        scaled: NDArray = self.scaled[cells].astype(self.G.dtype)
+        return scaled[:, None, None] * self.G[self._position(cells)]
 
     def curvature(self, cells: Groups, radius: Array) -> Array:
         """From random mixes of the outputs, but for the first, where they are many."""
@@ -211,7 +212,7 @@ class SharedGram:
             t, before = t + solved(self.factor, R), left
         raise LinAlgError("Refinement does not converge.")
 
-    def coefficients(self, cells: Groups) -> Array:
+    def coefficients(self, cells: Groups) -> NDArray:
         columns = self._columns(np.searchsorted(self.watched, cells))
         Z = self.scaled[columns][:, None] * self.G[columns]
         return np.asarray(Z.reshape(len(cells), self.size, Z.shape[1]))
