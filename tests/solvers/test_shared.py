@@ -4,22 +4,18 @@ import numpy as np
 import pytest
 
 from convexformer.problem import GatedDesign, Problem, Squared, Token, TokenDesign
-from convexformer.solvers import shared, shared_systems, solve, solve_path
-from convexformer.solvers.shared_systems import (
-    Kernel,
-    SharedGram,
-    SharedKernel,
-    WeightedTokens,
-    sketch,
-)
+from convexformer.solvers import shared, shared_kernel, solve, solve_path
+from convexformer.solvers.shared_kernel import Kernel, WeightedTokens
+from convexformer.solvers.shared_systems import SharedGram, SharedKernel, sketch
 from convexformer.solvers.solution import Clock
 from convexformer.solvers.workspace import Workspace
 
 
-@pytest.fixture(autouse=True)
-def any_size(monkeypatch):
-    """Small problems serve as well as large ones here."""
+@pytest.fixture(autouse=True, params=[1, 1000], ids=["kept", "formed"])
+def any_size(request, monkeypatch):
+    """Small problems serve as well as large ones here, with tokens' own kernels or without."""
     monkeypatch.setattr(shared, "FEWEST_ENTRIES", 0)
+    monkeypatch.setattr(shared_kernel, "KEPT_DIM", request.param)
 
 
 GRAM, KERNEL = (150, 6, 4), (60, 20, 6)  # N, n, d: few and many coefficients beside samples
@@ -261,11 +257,8 @@ def test_a_kernel_that_cannot_be_factorised_does_not_pass_for_one(monkeypatch):
     kernel = Kernel(WeightedTokens(problem, np.float64), np.float64)
     eta = np.array([1.0, 0.0, 2.0, 0.0])
 
-    def fails(*args, **options):
-        raise np.linalg.LinAlgError
-
     with monkeypatch.context() as patch:
-        patch.setattr(shared_systems, "cholesky", fails)
+        patch.setattr(kernel, "_pftrf", lambda N, T, **options: (T, 1))
         for _ in range(2):
             with pytest.raises(np.linalg.LinAlgError):
                 kernel.update(eta, 0.0)
@@ -274,6 +267,45 @@ def test_a_kernel_that_cannot_be_factorised_does_not_pass_for_one(monkeypatch):
     np.testing.assert_allclose(K @ kernel.solve(X[:, 1]), X[:, 1], atol=1e-12)
     kernel.update(np.zeros(4), 0.0)  # no trace is left of what was added and taken off again
     np.testing.assert_array_equal(kernel.solve(X[:, 1]), X[:, 1])
+
+
+@pytest.mark.parametrize("N", [1, 2, 30, 31])
+@pytest.mark.parametrize("kept", [0, 2, 4])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e25])
+def test_kernels_follow_their_weights(N, kept, scale, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(N, 4, 3))
+    design = TokenDesign((scale * X).astype(np.float32))
+    problem = Problem(design, Squared(), Token(), X[:, 0], intercept=False)
+    kernel = Kernel(WeightedTokens(problem, np.float32), np.float32)
+    monkeypatch.setattr(shared_kernel, "KEPT_BYTES", kept * kernel.K.nbytes)
+    for eta in ([1.0, 0.0, 2.0, 0.0], [1.5, 0.1, 0.0, 3.0], [1.5, 0.1, 1.0, 3.0]):
+        kernel.update(np.array(eta) / scale**2, 0.0)
+        assert kernel.is_at(np.array(eta) / scale**2)
+        M = np.eye(N) + np.einsum("ikd,k,jkd->ij", X, eta, X)
+        np.testing.assert_allclose(M @ kernel.solve(X[:, 1]), X[:, 1], atol=1e-4)
+        U = kernel.half(np.eye(N, dtype=np.float32, order="F"))
+        np.testing.assert_allclose(U.T @ U, np.linalg.inv(M), atol=1e-4)
+    assert len(kernel._own) == (kept if shared_kernel.KEPT_DIM == 1 else 0)
+
+
+def test_only_tokens_without_a_kernel_of_their_own_may_lag(monkeypatch):
+    X, Y = data((40, 4, 3))
+    kernel = Kernel(WeightedTokens(problem_of(X, Y), np.float64), np.float64)
+    monkeypatch.setattr(shared_kernel, "KEPT_BYTES", 2 * kernel.K.nbytes)
+    kernel.update(np.array([1.0, 1.0, 1.0, 0.0]), 0.1)
+    kernel.update(np.array([1.05, 1.0, 1.05, 0.0]), 0.1)
+    keeps = shared_kernel.KEPT_DIM == 1
+    np.testing.assert_array_equal(kernel.scaled, [1.05 if keeps else 1.0, 1.0, 1.0, 0.0])
+
+
+def test_residuals_are_estimated_from_mixes():
+    X, Y = data((60, 20, 6), c=200)
+    columns, everything = WeightedTokens(problem_of(X, Y), np.float64), np.arange(20)
+    Y = columns.balanced(Y)
+    system = SharedKernel(Y, columns, Kernel(columns, np.float32), everything, 1.0)
+    system.measure(np.linspace(0.0, 1.0, 20), 1e-3)
+    system.V = system.V + 0.01 * np.random.default_rng(0).normal(size=Y.shape)
+    assert system._residual()[0] == pytest.approx(system._residual(200)[0], rel=0.2)
 
 
 @pytest.mark.parametrize("seed", [1, 7, 8])

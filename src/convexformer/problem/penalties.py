@@ -49,6 +49,10 @@ class Penalty(ABC):
         """The weights as a column ``(groups, 1)``, to multiply `norms`."""
         return np.ones((n_groups, 1)) if self.weights is None else self.weights[:, None]
 
+    def of(self, groups: NDArray[np.intp]) -> Penalty:
+        """The penalty of some groups."""
+        return type(self)(None if self.weights is None else self.weights[groups])
+
     def value(self, Z: Array) -> float:
         """Penalty of `Z`, without beta."""
         norms = self.norms(Z)

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .certificate import Certificate, check_range
 from .designs import Design, Groups
+from .foremost import foremost
 from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
@@ -228,10 +229,18 @@ class Problem(WeightedLoss):
     @cached_property
     def beta_max(self) -> float:
         """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
-        point = self.dual_point(np.zeros_like(self.Y) + self.null_intercept)
-        if self.design.is_noise(point.M, point.V):
+        F = np.zeros_like(self.Y) + self.null_intercept
+        if self.Y.size + int(np.prod(self.shape)) < MOST_KEPT:  # of use to whoever starts there
+            point = self.dual_point(F)
+            V, M, norms = point.V, point.M, point.norms
+        else:
+            V = self._dual_direction(F)
+            groups = foremost(self.design, self.penalty, V)
+            M = self.design.correlate(V, groups)
+            norms = self.penalty.of(groups).dual_norms(M)
+        if self.design.is_noise(M, V):
             return 0.0
-        return check_range(float(np.max(point.norms, initial=0.0)))
+        return check_range(float(np.max(norms, initial=0.0)))
 
     def dual_point(self, F: Array) -> DualPoint:
         """The dual point of inner scores `F`, repaired into the conjugate's domain.
@@ -240,13 +249,16 @@ class Problem(WeightedLoss):
         """
         if self._last is not None and np.array_equal(self._last[0], F):
             return self._last[1]
-        V, _ = self.balanced(*self._expand(F)[1:])
-        if not self.loss.quadratic:  # whose conjugate is finite everywhere
-            V = self._inside(V)
+        V = self._dual_direction(F)
         M = self.correlations(V, self.design.correlate)
         point = DualPoint(V, M, self.penalty.dual_norms(M))
         self._last = (F, point) if M.size + F.size < MOST_KEPT else None
         return point
+
+    def _dual_direction(self, F: Array) -> Array:
+        """V of the dual point of inner scores `F`."""
+        V, _ = self.balanced(*self._expand(F)[1:])
+        return V if self.loss.quadratic else self._inside(V)  # the former's conjugate is finite
 
     def _inside(self, V: Array) -> Array:
         """`V` within bounds."""

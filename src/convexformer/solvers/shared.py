@@ -23,15 +23,8 @@ from scipy.linalg import LinAlgError
 from ..problem import Certificate, Problem, Token
 from ..problem.designs import Groups
 from .bounded import bounded_quadratic
-from .shared_systems import (
-    Kernel,
-    SharedGram,
-    SharedKernel,
-    SharedSystem,
-    WeightedTokens,
-    sketch,
-    token_norms,
-)
+from .shared_kernel import Kernel, WeightedTokens
+from .shared_systems import SharedGram, SharedKernel, SharedSystem, sketch, token_norms
 from .solution import Clock, Solution
 from .workspace import Workspace
 
@@ -138,14 +131,19 @@ class _Shared:
                 newton = self._newton(Y, stage, watched)
                 at = newton.minimise(self.eta, SKETCH_GAP if stage == self.beta else STAGE_GAP)
                 self.eta, self.norms = at.eta, at.norms
-                if len(watched) < len(self.eta):
-                    used, V = np.flatnonzero(self.eta), Y
-                    if len(used):
-                        Z = newton.system.coefficients(used)
-                        V = Y - self.columns.predict(np.ones(len(used)), Z, used)
-                    self.norms = token_norms(self.columns.correlate(V, self.everything))
+                others = np.setdiff1d(self.everything, watched)
+                if len(others):
+                    V = self._residuals(newton.system, Y)
+                    self.norms[others] = token_norms(self.columns.correlate(V, others))
                 if self.clock.expired or self._wants_only(watched, stage):
                     break
+
+    def _residuals(self, system: SharedSystem, Y: Array) -> Array:
+        """V at the eta that `system` has measured last."""
+        if isinstance(system, SharedKernel):
+            return system.V
+        used = np.flatnonzero(self.eta)
+        return Y - self.columns.predict(np.ones(len(used)), system.coefficients(used), used)
 
     def _watched(self, beta: float) -> Groups:
         """Groups in use, and those near to the limit or beyond.
@@ -183,7 +181,8 @@ class _Shared:
                 raise LinAlgError("This precision does not serve.")
             Z = np.zeros(self.problem.shape)
             for k in np.flatnonzero(self.eta):  # one by one, to hold nothing twice
-                Z[k] = newton.system.coefficients(np.array([k]))[0] @ self.axes.T
+                own = newton.system.coefficients(np.array([k]))[0]
+                np.matmul(own, self.axes.T.astype(own.dtype), out=Z[k])
             del newton
             found = self._certified(Z)
             if found.converged or self.clock.expired or self._wants_only(watched, self.beta):

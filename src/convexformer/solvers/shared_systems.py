@@ -7,30 +7,26 @@ where there is an intercept, times the roots of sample weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
-from scipy.linalg.blas import get_blas_funcs
 from scipy.linalg.lapack import get_lapack_funcs
 
-from ..problem import Problem
 from ..problem.designs import Groups
-from .factors import cholesky, half_solved, solved
+from .factors import cholesky, solved
+from .shared_kernel import Kernel, WeightedTokens
 
 Array = NDArray[np.float64]
 
-COLUMNS = 512  # of X, multiplied at once
-MIXES = 48  # outputs that a Hessian among samples is made of
+LEAST_MIXES = 24  # outputs of a Hessian among samples; up to a quarter of all where these are many
 ROUGH, FINE = 0.4, 0.12  # relative changes of eta that update the kernel
 FEW_OUTPUTS = 32  # samples per output from which refinement is cheap beside updates
 NEW = 0.005  # relative change of eta that the first kernel of a system may miss
+CHECKED = 16  # mixes of outputs that a residual is estimated from
 FRESH = 0.02  # relative change of eta that a kernel brought up to date may miss
-ROUNDING = 1e-3  # relative error of a float32 kernel, for all we know
-LEAST_RATIO = 0.3  # of a contraction to the kernel's relative error, however well it goes
 SLOW = 0.5  # contraction of refinement from which the kernel is brought up to date
 FLOOR: dict[Any, float] = {
     np.float32: 2e-6,
@@ -58,125 +54,9 @@ class SharedSystem(Protocol):
         """A at the eta last measured, with ``G_k / radius_k`` in place of G."""
         ...
 
-    def coefficients(self, cells: Groups) -> Array:
-        """``Z_k = eta_k G_k / beta`` at the eta last measured."""
+    def coefficients(self, cells: Groups) -> NDArray:
+        """``Z_k = eta_k G_k / beta`` at the eta last measured, as precise as G is."""
         ...
-
-
-class WeightedTokens:
-    """Tokens of a problem, centred and weighted, multiplied in the precision of `dtype`."""
-
-    def __init__(self, problem: Problem, dtype: type) -> None:
-        self.design, self.dtype = problem.design, dtype
-        self.root = np.sqrt(problem.weight)[:, None]
-        shape = (self.design.n_groups, self.design.dim)
-        center = np.zeros(shape) if problem.center is None else problem.center
-        self.center: NDArray = center.astype(dtype)
-        self.weighted = bool(np.any(problem.weight != 1))
-        self.intercept = problem.intercept
-
-    def correlate(self, V: Array, groups: Groups) -> NDArray:
-        """``X_k' V``, ``(groups, d, c)``."""
-        weighted: NDArray = (self.root * V).astype(self.dtype)
-        total = weighted.sum(axis=0, dtype=np.float64).astype(self.dtype)
-        G: NDArray = np.empty((len(groups), self.design.dim, V.shape[1]), self.dtype)
-        for part, A in self._blocks(groups):
-            own = np.matmul(A.T, weighted, out=G[part].reshape(A.shape[1], -1))
-            own -= self.center[groups[part]].reshape(-1, 1) * total
-        return G
-
-    def predict(self, weight: Array, G: NDArray, groups: Groups) -> Array:
-        """``sum_k weight_k X_k G_k``, ``(N, c)``."""
-        F: NDArray = np.zeros((len(self.root), G.shape[2]), self.dtype)
-        used = np.flatnonzero(weight)
-        for part, A in self._blocks(groups[used]):
-            scale: NDArray = weight[used[part]].astype(self.dtype)[:, None, None]
-            own = (scale * G[used[part]]).reshape(A.shape[1], -1)
-            F += A @ own
-            F -= self.center[groups[used[part]]].ravel() @ own
-        return self.root * F
-
-    def token(self, group: int, dtype: type) -> NDArray:
-        """One of them, ``(N, d)``."""
-        A = self.design.whole(np.array([group]), dtype) - self.center[group].astype(dtype)
-        if self.weighted:
-            A *= self.root
-        return A
-
-    def balanced(self, V: Array) -> Array:
-        """`V` without what an intercept takes up."""
-        if self.intercept:
-            V = V - self.root * (self.root.T @ V / np.sum(self.root**2))
-        return V
-
-    def _blocks(self, groups: Groups) -> Iterator[tuple[slice, NDArray]]:
-        step = max(1, COLUMNS // self.design.dim)
-        for start in range(0, len(groups), step):
-            part = slice(start, min(start + step, len(groups)))
-            yield part, self.design.whole(groups[part], self.dtype)
-
-
-class Kernel:
-    """``K = sum_k scaled_k X_k X_k'``, as recent as asked for, and I + K factorised."""
-
-    def __init__(self, columns: WeightedTokens, dtype: type) -> None:
-        N = len(columns.root)
-        self.columns, self.dtype = columns, dtype
-        self.syrk = get_blas_funcs("syrk", dtype=dtype)
-        self.scaled = np.zeros(columns.design.n_groups)
-        self.K: NDArray = np.zeros((N, N), dtype, order="F")  # its lower half
-        self.factor: NDArray | None = None  # where K is not zero
-        self._ratio = 1.0  # of a contraction that was seen to the largest relative error
-
-    def _forget(self) -> None:
-        self.scaled[:], self.K[:], self.factor = 0.0, 0.0, None
-
-    def update(self, scaled: Array, stale: float) -> bool:
-        """Follow tokens whose weight moved by more than `stale`; whether there were any."""
-        if not np.any(scaled):
-            self._forget()
-            return False
-        change = scaled - self.scaled
-        moved = (np.abs(change) > stale * np.minimum(scaled, self.scaled)) & (change != 0)
-        for k in np.flatnonzero(moved):
-            B = self.columns.token(int(k), self.dtype)
-            B *= np.sqrt(abs(change[k]))
-            # B' is in Fortran's order as it stands: nothing is copied
-            sign = np.sign(change[k])
-            self.K = self.syrk(sign, B.T, 1.0, self.K, trans=1, lower=1, overwrite_c=1)
-        self.scaled[moved] = scaled[moved]
-        if np.any(moved):
-            T = self.K.copy(order="F")
-            T[np.diag_indices_from(T)] += 1.0
-            try:
-                self.factor = cholesky(T, overwrite=True)
-            except LinAlgError:
-                self._forget()  # else what is kept would pass for factorised
-                raise
-        return bool(np.any(moved))
-
-    def contraction(self, scaled: Array) -> float:
-        """By which refinement is expected to reduce a residual at `scaled`."""
-        return self._ratio * self._error(scaled)
-
-    def learn(self, scaled: Array, contraction: float) -> None:
-        """Take note of the contraction that was seen at `scaled`."""
-        self._ratio = max(contraction / self._error(scaled), LEAST_RATIO)
-
-    def _error(self, scaled: Array) -> float:
-        most = np.maximum(np.maximum(scaled, self.scaled), np.finfo(float).tiny)
-        return ROUNDING + float(np.max(np.abs(scaled - self.scaled) / most))
-
-    def solve(self, R: Array) -> NDArray:
-        """About ``(I + K)^-1 R``."""
-        return R if self.factor is None else solved(self.factor, R)
-
-    def half(self, U: NDArray) -> NDArray:
-        """``L^-1 U``, in the place of `U`."""
-        L = self.factor
-        if L is None:  # K = 0
-            return U
-        return half_solved(L, U, overwrite=True)
 
 
 class SharedKernel:
@@ -205,18 +85,22 @@ class SharedKernel:
         self.beta = beta
         self.fine = FINE if Y.shape[1] * FEW_OUTPUTS > len(Y) else ROUGH
         self.rng = np.random.default_rng(0)
-        self.V: Any = None
+        self.V: Any = None  # (N, c), once measured
+        self.far = True  # whether from the solution
+        self.rounding = 0.0  # residual that the kernel left where it was up to date
 
     def measure(self, eta: Array, accuracy: float) -> Measure:
+        kernel, anew = self.kernel, self.V is None
         self.scaled = eta / self.beta
-        rough = ROUGH if accuracy >= 1e-3 else self.fine
-        first = self.V is None
-        self.kernel.update(self.scaled, NEW if first else rough)
-        if first:
-            self.V = self.columns.balanced(self.kernel.solve(self.Y))
+        self.far = accuracy >= 1e-3
+        kernel.update(self.scaled, NEW if anew else ROUGH if self.far else self.fine)
+        if anew or (kernel.is_at(self.scaled) and self.rounding <= accuracy):
+            self.V = self.columns.balanced(kernel.solve(self.Y))
             self.G = self.columns.correlate(self.V, self.watched)
-        left = self.kernel.contraction(self.scaled) if np.any(eta) else 0.0
-        if left > accuracy or not first:
+            left = self.rounding = self._residual()[0]
+        else:
+            left = np.inf
+        if left > accuracy:
             left = self._refine(accuracy)
         squares = np.zeros(len(eta))
         squares[self.watched] = _squares(self.G)
@@ -224,43 +108,49 @@ class SharedKernel:
             squares, float(np.vdot(self.Y, self.V)), float(np.vdot(self.V, self.V)), left
         )
 
+    def _residual(self, most: int = CHECKED) -> tuple[float, Array]:
+        """``||Y - M V|| / ||V||`` and ``Y - M V``, of mixes of the outputs where these are many."""
+        mixes: NDArray = sketch(self.Y.shape[1], most, self.rng)
+        Y, V, G = self.Y, self.V, self.G
+        if mixes.shape[1] < len(mixes):
+            Y, V, G = Y @ mixes, V @ mixes, G @ mixes.astype(G.dtype)
+        R = Y - V - self.columns.predict(self.scaled[self.watched], G, self.watched)
+        left = float(np.linalg.norm(R) / np.linalg.norm(V))
+        # What rounding leaves is noise, which no token is correlated with.
+        return left if left > FLOOR[self.columns.dtype] else 0.0, R
+
     def _refine(self, accuracy: float) -> float:
-        """Correct V until the next residual should be below `accuracy`; returns that one."""
-        kernel, floor, before = self.kernel, FLOOR[self.columns.dtype], np.nan
-        weight = self.scaled[self.watched]
+        """Correct V until the residual is below `accuracy`; returns that."""
+        before = np.inf
         for _ in range(40):
-            R = self.Y - self.V - self.columns.predict(weight, self.G, self.watched)
-            now = float(np.linalg.norm(R) / np.linalg.norm(self.V))
-            if np.isfinite(before):
-                kernel.learn(self.scaled, now / before)
-            before = now
-            if kernel.contraction(self.scaled) > SLOW and now > floor:
-                if not kernel.update(self.scaled, FRESH):
-                    break
-                before = np.nan
-            move = self.columns.balanced(kernel.solve(R))
+            now, R = self._residual(self.Y.shape[1])
+            if now > SLOW * before and not self.kernel.update(self.scaled, FRESH):
+                break
+            move = self.columns.balanced(self.kernel.solve(R))
             self.V = self.V + move
             self.G += self.columns.correlate(move, self.watched)
-            left = now * min(1.0, kernel.contraction(self.scaled))
-            if left <= accuracy or now <= floor:
+            left, before = self._residual()[0], now
+            if left <= accuracy:
                 return left
         raise LinAlgError("Refinement does not converge.")
 
     def _position(self, cells: Groups) -> Groups:
         return np.searchsorted(self.watched, cells)
 
-    def coefficients(self, cells: Groups) -> Array:
-        return self.scaled[cells][:, None, None] * self.G[self._position(cells)]
+    def coefficients(self, cells: Groups) -> NDArray:
+        scaled: NDArray = self.scaled[cells].astype(self.G.dtype)
+        return scaled[:, None, None] * self.G[self._position(cells)]
 
     def curvature(self, cells: Groups, radius: Array) -> Array:
         """From random mixes of the outputs, but for the first, where they are many."""
-        r = min(MIXES, self.Y.shape[1])
-        dtype = self.kernel.dtype
-        U = np.empty((len(self.Y), len(cells) * r), dtype, order="F")
-        mixes: NDArray = sketch(self.Y.shape[1], r, self.rng).astype(dtype)
+        c = self.Y.shape[1]
+        most = max(LEAST_MIXES, c // (8 if self.far else 4))
+        mixes: NDArray = sketch(c, most, self.rng).astype(self.kernel.dtype)
+        r = mixes.shape[1]
+        U = np.empty((len(self.Y), len(cells) * r), mixes.dtype, order="F")
         for j, (k, limit) in enumerate(zip(cells, radius, strict=True)):
-            G = (self.G[self._position(k)] / limit).astype(dtype)
-            U[:, j * r : (j + 1) * r] = self.columns.token(k, dtype) @ (G @ mixes)
+            G = self.G[self._position(k)].astype(mixes.dtype) @ (mixes / mixes.dtype.type(limit))
+            U[:, j * r : (j + 1) * r] = self.columns.contribution(k, G)
         T = self.kernel.half(U).reshape(-1, len(cells), order="F")
         return np.asarray(T.T @ T, dtype=np.float64)
 
@@ -322,7 +212,7 @@ class SharedGram:
             t, before = t + solved(self.factor, R), left
         raise LinAlgError("Refinement does not converge.")
 
-    def coefficients(self, cells: Groups) -> Array:
+    def coefficients(self, cells: Groups) -> NDArray:
         columns = self._columns(np.searchsorted(self.watched, cells))
         Z = self.scaled[columns][:, None] * self.G[columns]
         return np.asarray(Z.reshape(len(cells), self.size, Z.shape[1]))
