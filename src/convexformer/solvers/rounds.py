@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 NEAR = 1e-2  # relative gap below which a point is a good start for Newton's method
 HOPE = 0.6  # of Newton's time that steps may take, for they may take longer
-OTHERS = 2.0  # what else it takes, beside the factorisations
+OTHERS = 1.5  # what else it takes, beside the factorisations
 NEWTON_STEP = 8e-4  # seconds of a step beyond products
 
 
