@@ -17,7 +17,7 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 Method = Literal["auto", "newton", "proximal"]
 
-MANY_OUTPUTS = 8  # from which their principal axes are worth finding
+MANY_OUTPUTS = 17  # from which their principal axes are worth finding
 
 
 def solve(
