@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class Contest:
             if cell.fractions[-1] in FIRST_CALLS[self.grid]:
                 runs += self._first_calls(cell, task, runs, limit, folder)
         return {
+            "measured": datetime.now(UTC).isoformat(timespec="minutes"),
             "text": text() if "encoder" in cell.name else "",
             "shape": [*task.X.shape, task.Y.shape[1]],
             "gates": 0 if task.gates is None else task.gates.shape[1],

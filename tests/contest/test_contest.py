@@ -85,6 +85,7 @@ def test_the_page_names_every_cell_and_every_loss(results, tmp_path):
     for one in record["cells"]["path"]["runs"]:
         if one["contestant"] == "convexformer":
             one["cpu"] = 1e3
+    record["cells"]["path"]["measured"] = "2020-01-01T00:00"
     (tmp_path / "quick.json").write_text(json.dumps(record))
     shown = page.render(tmp_path)
     for name in record["cells"]:
@@ -92,6 +93,7 @@ def test_the_page_names_every_cell_and_every_loss(results, tmp_path):
     assert re.search(r"\*\*Lost\*\*, a peer was faster: .*path \(", shown)
     assert re.search(r"Short of the goal: .*gated/0\.2", shown)
     assert re.search(r"### Short of the goal\n(.*\n)*\| gated/0\.2 \| 1e-06 \| .* \|\n", shown)
+    assert "Measured earlier, with the solver as it was then: path.\n" in shown
     assert "| N | 40, 80 |" in shown and "| h | 2, 4 |" in shown
 
 

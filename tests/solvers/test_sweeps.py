@@ -187,6 +187,21 @@ def test_what_is_compiled_does_what_numpy_does(shape):
 
 
 @pytest.mark.usefixtures("cycle")
+@pytest.mark.parametrize("penalty", [Token, TokenOutput])
+def test_tokens_that_the_optimum_does_not_use_are_zero(penalty):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        N, n, d = int(rng.integers(300, 800)), int(rng.integers(8, 25)), int(rng.integers(4, 14))
+        X, W = rng.normal(size=(N, n, d)), np.zeros((n, d, 3))
+        for j in range(3):
+            W[rng.choice(n, 2, replace=False), :, j] = 1.0
+        Y = np.einsum("nkd,kdc->nc", X, W) + 0.5 * rng.normal(size=(N, 3))
+        problem = Problem(TokenDesign(X), Squared(), penalty(), Y)
+        Z, exact = (solve(problem, 0.2 * problem.beta_max, tol=tol).Z for tol in (1e-6, 1e-12))
+        assert np.array_equal(np.any(Z, axis=1), np.any(exact, axis=1))
+
+
+@pytest.mark.usefixtures("cycle")
 def test_a_cycle_never_raises_the_objective():
     at = state(n=60, d=12, c=1, N=150)
     values = [sweeps.cycle(*at)[0] for _ in range(12)]

@@ -197,9 +197,9 @@ static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *s
 }
 
 /* A part to the affine combination of its trail's points whose moves cancel best, if that is
-   better; Z and e are zero. */
+   better; a token that was let go stays so. Z and e are zero. */
 static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, const float *es,
-                        double *Z, float *e)
+                        double *Z, float *e, double *scratch)
 {
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
     const Py_ssize_t length = at->c * at->N;
@@ -214,6 +214,16 @@ static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, con
                 Z[j] += share[s] * Z_s[j];
         for (Py_ssize_t i = first * at->N; i < (first + at->part) * at->N; i++)
             e[i] += by * e_s[i];
+    }
+    for (Py_ssize_t k = 0; k < at->n; k++) {
+        const Py_ssize_t here = k * one + first * at->d;
+        if (is_used(size, at->Z + here) || !is_used(size, Z + here))
+            continue;
+        memset(scratch, 0, one * sizeof *scratch);
+        for (Py_ssize_t j = 0; j < size; j++)
+            scratch[first * at->d + j] = -Z[here + j];
+        subtract_float(at, at->A[k], scratch, e);
+        memset(Z + here, 0, size * sizeof *Z);
     }
     if (rise(at, first, at->Z, es + SWEEPS * length, Z, e) < 0)
         for (Py_ssize_t k = 0; k < at->n; k++) {
@@ -283,7 +293,8 @@ static int run(const Round *at, double *value, double *gap)
             memcpy(Zs + s * all, at->Z, all * sizeof *Zs);
         }
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
-            extrapolate(at, first, Zs, es, Zs + (SWEEPS + 1) * all, es + (SWEEPS + 1) * length);
+            extrapolate(at, first, Zs, es, Zs + (SWEEPS + 1) * all, es + (SWEEPS + 1) * length,
+                        scratch);
         update(at, Zs, dv, scratch);
         *value = *gap = 0;
         for (Py_ssize_t first = 0; first < at->c; first += at->part)

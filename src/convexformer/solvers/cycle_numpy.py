@@ -68,7 +68,7 @@ def _cycle(
             Z[k] += move
             e -= move.astype(np.float32) @ tokens[k]
         trail.append((Z.copy(), e.copy()))
-    _extrapolate(trail, limit, M, Z)
+    _extrapolate(trail, tokens, limit, M, Z)
     dv, moves = np.zeros_like(v), Z - trail[0][0]
     for k in np.flatnonzero(np.any(moves, axis=(1, 2))).tolist():
         dv -= moves[k] @ tokens[k]
@@ -91,12 +91,25 @@ def _best_move(z: Array, r: Array, G: Array, step: float, limit: float) -> Array
     return move
 
 
-def _extrapolate(trail: list[tuple[Array, Floats]], limit: Array, M: Array, Z: Array) -> None:
-    """To the affine combination of points whose moves cancel best, if that is better."""
+def _extrapolate(
+    trail: list[tuple[Array, Floats]],
+    tokens: tuple[Floats, ...],
+    limit: Array,
+    M: Array,
+    Z: Array,
+) -> None:
+    """To the affine combination of points whose moves cancel best, if that is better.
+
+    A token that was let go stays so.
+    """
     points = np.array([point.ravel() for point, _ in trail])
     share = anderson_shares(np.diff(points, axis=0))
     there = (share @ points[1:]).reshape(Z.shape)
     e = np.tensordot(share, np.array([e for _, e in trail[1:]]), axes=1)
+    gone = ~np.any(Z, axis=(1, 2)) & np.any(there, axis=(1, 2))
+    for k in np.flatnonzero(gone).tolist():
+        e += there[k] @ tokens[k]
+        there[k] = 0.0
     # By how much the objective rises: not the difference of two values, which would round.
     total = np.maximum(_norms(there) + _norms(Z), 1e-300)
     rise = 0.5 * np.sum((e - trail[-1][1]) * (e + trail[-1][1])) - np.sum(M * (there - Z))
