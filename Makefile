@@ -102,7 +102,7 @@ bench-scaling: $(DEV)  ## Time and memory as N, n, d, c and h double; about 10 m
 	$(BENCH).page
 
 clean:  ## Remove the environment, caches and builds
-	rm -rf $(VENV) $(VENVS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENVS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/convexformer/solvers/*.so
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

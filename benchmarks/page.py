@@ -50,7 +50,9 @@ beta_max or less, twice elsewhere, three times for paths, twenty for softmax; or
   not show it. Their time stands in this column, the kindest reading.
 - **Physics**: reading X once, and forming one second-order matrix of the tokens in use, at the
   measured speed of the machine.
-- A ratio with > is a lower bound: no peer arrived, and it is what the peers' limit lets be seen.
+- A ratio with > is a lower bound: no peer arrived, and it is the time after which the first of them
+  had tried everything, or was stopped, over ours. *gap inf*: not even a bound; *failed*: an error
+  of the peer's; – : does not take part.
 """
 
 SHORT = """### Short of the goal

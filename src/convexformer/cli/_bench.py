@@ -12,7 +12,8 @@ from . import _options as opt
 from ._console import emit, friendly, out
 from ._words import plain_table
 
-Cells = Annotated[list[str] | None, typer.Option("--cell", help="Run this cell only. Repeatable.")]
+CELL = "Run this cell only: isotropic, correlated, tall or scalar. Repeatable."
+Cells = Annotated[list[str] | None, typer.Option("--cell", help=CELL)]
 
 
 @friendly
