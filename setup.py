@@ -1,9 +1,14 @@
 """What pyproject.toml cannot say yet: the compiled sweeps, which are optional.
 
-Where there is no compiler NumPy does the same, slower. One wheel serves all Pythons.
+Where there is no compiler NumPy does the same, slower. One wheel serves all Pythons, but for those
+without a global lock, which have no stable interface yet.
 """
 
+import sysconfig
+
 from setuptools import Extension, setup
+
+stable = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 setup(
     ext_modules=[
@@ -12,9 +17,10 @@ setup(
             ["src/convexformer/solvers/_sweeps.c"],
             depends=["src/convexformer/solvers/_sweeps_of.h"],
             extra_compile_args=["-O3", "-fopenmp-simd"],
-            py_limited_api=True,
+            define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
+            py_limited_api=stable,
             optional=True,
         )
     ],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if stable else {},
 )

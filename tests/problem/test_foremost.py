@@ -64,3 +64,14 @@ def test_beta_max_is_the_same_by_either_way(penalty, monkeypatch):
     assert Problem(
         TokenDesign(X), Squared(), PENALTIES[penalty](weights), Y
     ).beta_max == pytest.approx(whole, rel=1e-13)
+
+
+def test_tokens_whose_squares_are_lost_are_not_passed_over():
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        scale = np.array([1.0] + 39 * [1e-24])  # the penalty's weights make up for it
+        base = rng.normal(size=(200, 1, 1))
+        X = base * (1 + 1e-7 * rng.normal(size=(200, 40, 1))) * scale[:, None]
+        design, penalty = TokenDesign(X.astype(np.float32)), PENALTIES["token"](scale)
+        V = base[:, 0] + 0.1 * rng.normal(size=(200, 1))
+        assert np.argmax(penalty.dual_norms(design.correlate(V))) in foremost(design, penalty, V)

@@ -83,3 +83,11 @@ def test_dual_values_at_the_ends_of_the_domain():
     one_hot = np.eye(3)
     for V in (np.zeros((3, 3)), one_hot - np.roll(one_hot, 1, axis=1)):
         np.testing.assert_array_equal(Softmax().dual_value(V, one_hot), 0.0)
+
+
+def test_what_is_kept_is_not_the_callers():
+    problem = small("logistic").problem()
+    F = np.zeros_like(problem.Y)
+    before = problem.loss_value(F)
+    F += problem.Y  # towards the targets
+    assert problem.loss_value(F) < before

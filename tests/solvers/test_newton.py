@@ -151,3 +151,12 @@ def test_a_kernel_is_begun_with_where_products_were_many():
     assert model._try_cg
     work.products = 1e6
     assert not model._try_cg
+
+
+def test_a_sample_of_another_size_does_not_stop_it():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 40, 8))
+    F = X[:, :6].sum(axis=(1, 2))[:, None] / 5 + rng.normal(size=(3000, 1))
+    X[1] *= 1e25
+    problem = Problem(TokenDesign(X), Logistic(), TokenOutput(), np.where(F > 0, 1.0, -1.0))
+    assert solve(problem, 0.01 * problem.beta_max).converged

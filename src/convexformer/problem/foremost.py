@@ -30,6 +30,7 @@ def foremost(design: Design, penalty: Penalty, V: Array) -> Groups:
         return everything
     tokens = X.reshape(N, -1, d)
     squares = np.einsum("ikd,ikd->k", tokens, tokens).astype(np.float64)
+    squares = squares + N * d * 2.0**-126  # of numbers so small that their squares are lost
     lengths = np.sqrt(squares / (1.0 - N * d * ROUNDING))  # at least
     if not LEAST < float(np.max(lengths)) < MOST:  # or not a number
         return everything

@@ -178,8 +178,9 @@ class Problem(WeightedLoss):
 
         The last one is kept, for the certificate and the next point of a path.
         """
-        if self._scored is not None and np.array_equal(self._scored[0], Z):
-            return self._scored[1]
+        kept = self._scored  # once: another thread may put its own there
+        if kept is not None and np.array_equal(kept[0], Z):
+            return kept[1]
         groups = np.flatnonzero(np.any(Z, axis=(1, 2)))
         S = self.design.predict(Z[groups], groups) - self._lift(Z)
         S.flags.writeable = False
@@ -247,12 +248,13 @@ class Problem(WeightedLoss):
 
         The last one is kept: where a solver ends, its certificate is asked for next.
         """
-        if self._last is not None and np.array_equal(self._last[0], F):
-            return self._last[1]
+        kept = self._last
+        if kept is not None and np.array_equal(kept[0], F):
+            return kept[1]
         V = self._dual_direction(F)
         M = self.correlations(V, self.design.correlate)
         point = DualPoint(V, M, self.penalty.dual_norms(M))
-        self._last = (F, point) if M.size + F.size < MOST_KEPT else None
+        self._last = (F.copy(), point) if M.size + F.size < MOST_KEPT else None
         return point
 
     def _dual_direction(self, F: Array) -> Array:

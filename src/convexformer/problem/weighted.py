@@ -49,10 +49,11 @@ class WeightedLoss:
 
     def _expand(self, F: Array) -> tuple[Array, Array, Array]:
         """The loss's value, dual point and curvature, to be read only; the last ones are kept."""
-        if self._expanded is not None and np.array_equal(self._expanded[0], F):
-            return self._expanded[1]
+        kept = self._expanded  # once: another thread may put its own there
+        if kept is not None and np.array_equal(kept[0], F):
+            return kept[1]
         parts = self.loss.expansion(F, self.Y)
-        self._expanded = (F, parts) if F.size < MOST_KEPT // 4 else None
+        self._expanded = (F.copy(), parts) if F.size < MOST_KEPT // 4 else None
         return parts
 
     def _sum(self, values: Array) -> Array:

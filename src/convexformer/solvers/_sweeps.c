@@ -8,7 +8,6 @@
    correlations M_k = A_k v are changed in float64. cycle_numpy.py says the same in NumPy, and
    stands in where nothing was compiled. */
 
-#define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
@@ -21,7 +20,7 @@
 #define NOISE 1e-8   /* of moves that were found in float32, squared */
 
 /* Where the compiler can, one version for each kind of processor. */
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define VECTORISED __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
 #else
 #define VECTORISED
@@ -204,6 +203,8 @@ static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, con
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
     const Py_ssize_t length = at->c * at->N;
     double share[SWEEPS];
+    Round part = *at;
+    part.c = at->part;
     if (!shares(at, first, Zs, share))
         return;
     for (int s = 0; s < SWEEPS; s++) {
@@ -219,10 +220,9 @@ static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, con
         const Py_ssize_t here = k * one + first * at->d;
         if (is_used(size, at->Z + here) || !is_used(size, Z + here))
             continue;
-        memset(scratch, 0, one * sizeof *scratch);
         for (Py_ssize_t j = 0; j < size; j++)
-            scratch[first * at->d + j] = -Z[here + j];
-        subtract_float(at, at->A[k], scratch, e);
+            scratch[j] = -Z[here + j];
+        subtract_float(&part, at->A[k], scratch, e + first * at->N);
         memset(Z + here, 0, size * sizeof *Z);
     }
     if (rise(at, first, at->Z, es + SWEEPS * length, Z, e) < 0)

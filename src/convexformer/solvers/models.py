@@ -196,12 +196,13 @@ class SecondOrderModel:
         if problem.loss.quadratic:
             return [self.work.grams.matrix(groups, self.precise)]
         F, dtype = self.at.S + self.at.b, self._dtype
-        if dtype == np.float32 and not self._joint and self.work.columns.take(groups):
-            W = problem.weight[:, None] * problem.curvature(F, self.damping)
-            kept = self.work.columns.of(groups)
-            return [problem.without_intercept(*kept.gram(groups, w), w.sum()) for w in W.T]
         with np.errstate(over="ignore", invalid="ignore"):
-            Q = problem.quadratic(groups, F, self.damping, self._outputs, dtype)
+            if dtype == np.float32 and not self._joint and self.work.columns.take(groups):
+                W = problem.weight[:, None] * problem.curvature(F, self.damping)
+                kept = self.work.columns.of(groups)
+                Q = [problem.without_intercept(*kept.gram(groups, w), w.sum()) for w in W.T]
+            else:
+                Q = problem.quadratic(groups, F, self.damping, self._outputs, dtype)
         if not all(np.all(np.isfinite(q)) for q in Q):  # beyond the range of float32
             Q = problem.quadratic(groups, F, self.damping, self._outputs)
         return Q

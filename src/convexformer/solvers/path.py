@@ -17,7 +17,7 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 Method = Literal["auto", "newton", "proximal"]
 
-MANY_OUTPUTS = 17  # from which their principal axes are worth finding
+MANY_OUTPUTS = sweeps.MOST_OUTPUTS  # beyond which their principal axes are worth finding
 
 
 def solve(
@@ -86,7 +86,7 @@ def _solve(
         way = _solve_one
     elif problem.separable and problem.n_outputs > 1:
         way = _solve_outputs
-    elif problem.loss.quadratic and problem.n_outputs >= MANY_OUTPUTS:
+    elif problem.loss.quadratic and problem.n_outputs > MANY_OUTPUTS:
         way = _solve_rotated
     else:
         way = _solve_two_classes if problem.has_two_classes else _solve_one

@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 COLUMNS = 1024  # of X, multiplied at once
 WIDE_TOKEN = 128  # channels of a token that is multiplied by itself rather than copied
-KEPT_BYTES = 1 << 31  # of tokens' own kernels
+KEPT_BYTES, KEPT_RATIO = 1 << 31, 6  # of tokens' own kernels, and over those of X
 KEPT_DIM = 48  # channels from which a token's own kernel is quicker to read than to form
 
 
@@ -129,7 +129,8 @@ class Kernel:
         """``K += weight X_k X_k'``."""
         if k not in self._own:
             B = self.columns.token(k, self.dtype)
-            room = KEPT_BYTES - (1 + len(self._own)) * self.K.nbytes
+            most = min(KEPT_BYTES, KEPT_RATIO * self.columns.design.nbytes)
+            room = most - (1 + len(self._own)) * self.K.nbytes
             if room < 0 or B.shape[1] < KEPT_DIM:
                 B *= np.sqrt(abs(weight))
                 self.K = self._gram(B, np.sign(weight), self.K, 1.0)

@@ -113,9 +113,10 @@ class Tokens:
 
 
 def _longest(grams: Floats) -> Array:
-    """At least the largest eigenvalue of every matrix, and not much more.
+    """The largest eigenvalue of every matrix, or a little more.
 
-    The fourth root of the length of the fourth power; of large ones a few products along an axis.
+    The fourth root of the length of the fourth power; of large ones what a few products along an
+    axis find, which may be less, but not by half.
     """
     size = np.maximum(np.einsum("kdd->k", grams), np.float32(TINY))
     d = grams.shape[1]
