@@ -306,6 +306,12 @@ def test_another_extraction_is_not_mixed_in(bert, texts, tmp_path):
         extract(bert, texts, LAYER, tmp_path / "mine", overwrite=True)
 
 
+def test_killed_before_the_recipe_was_there(bert, texts, tmp_path):
+    (tmp_path / "recipe.json.4711.part").write_text("{")
+    assert len(extract(bert, texts, LAYER, tmp_path)) == len(texts)
+    assert not list(tmp_path.glob("*.part"))
+
+
 def test_weights_are_not_loaded_for_what_cannot_be_done(folder, texts, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("the weights were loaded")

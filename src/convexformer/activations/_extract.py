@@ -224,7 +224,7 @@ def _prepare(folder: Path, recipe: Recipe, overwrite: bool) -> Path:
             )
         if differences:
             _empty(folder)
-    elif any(folder.iterdir()):
+    elif not all(path.match(f"{RECIPE}.*.part") for path in folder.iterdir()):  # drafts of it
         raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
     remove_drafts(folder)
     recipe.write(folder)
