@@ -24,9 +24,9 @@ what it returns is judged by one measure: the relative duality gap, recomputed i
 coefficients by code that is nobody's solver. A cell is won by the shortest time to a gap of 1e-6,
 or to the gap that stands beside it.
 
-In short: where tokens are correlated and the penalty is not strong, and where outputs are many, no
-peer comes near; elsewhere the best one is often within a factor of two, and in the cells that are
-listed as lost it is ahead: small, scalar and tall ones.
+In short: in most cells with correlated tokens and a penalty that is not strong, and where outputs
+are many, no peer arrives; elsewhere the best one is often within a factor of two or three, and in
+the cells that are listed as lost it is ahead.
 
 **Cells** are a problem and a fraction of beta_max. *i*, *ii*, *iii* are made data of growing size,
 the first with independent, the others with correlated tokens; *_log* has a logistic loss, *_b* an
