@@ -15,7 +15,6 @@ setup(
         Extension(
             "convexformer.solvers._sweeps",
             ["src/convexformer/solvers/_sweeps.c"],
-            depends=["src/convexformer/solvers/_sweeps_of.h"],
             extra_compile_args=["-O3", "-fopenmp-simd"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
             py_limited_api=stable,

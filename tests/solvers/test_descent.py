@@ -12,7 +12,7 @@ from convexformer.problem import (
     Squared,
     TokenDesign,
 )
-from convexformer.solvers import descent, newton, rounds, solve, solve_path, workspace
+from convexformer.solvers import descent, newton, rounds, solve, solve_path, sweeps, workspace
 from convexformer.solvers.solution import Clock, Iterate
 from convexformer.solvers.spectral import TRIAL, Spectral
 from convexformer.solvers.sweeps import Sweeps
@@ -43,7 +43,8 @@ def steps_first(monkeypatch):
 
 def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):
     problem = made(N=40_000, n=8, d=16)
-    monkeypatch.setattr(descent, "Sweeps", never)
+    monkeypatch.setattr(sweeps.Tokens, "of", never)
+    monkeypatch.setattr(newton, "minimise", never)
     assert solve(problem, 0.1 * problem.beta_max).converged
 
 

@@ -158,32 +158,61 @@ def test_alike_tokens_are_left_to_newton_after_a_few_cycles(monkeypatch):
     assert 0 < len(cycles) <= 20
 
 
-def state(n=5, d=3, c=2, N=40, part=None, seed=0):
-    """What a cycle takes, of random tokens, some in use."""
+def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0):
+    """What a cycle takes, of random tokens, some in use; and the tokens and what is left."""
     rng = np.random.default_rng(seed)
-    tokens = rng.normal(size=(n, d, N)).astype(np.float32)
-    gram = (tokens @ tokens.transpose(0, 2, 1)).astype(float)
+    part = part or c
+    A = rng.normal(size=(n, d, N)).astype(np.float32)
+    grams = A @ A.transpose(0, 2, 1)
     Z = rng.normal(size=(n, c, d)) * (np.arange(n) % 2)[:, None, None]
     v = rng.normal(size=(c, N))
-    M = np.einsum("kdi,ci->kcd", tokens.astype(float), v)
+    M = np.einsum("kdi,ci->kcd", A.astype(float), v)
     limit = rng.uniform(1, 8, n)
-    step = 1 / np.linalg.eigvalsh(gram).max(axis=1)
-    return tuple(tokens), (n, d, c, N, part or c), gram, step, limit, v, Z, M
+    step = 1 / np.linalg.eigvalsh(grams.astype(float)).max(axis=1)
+    square = np.sum(v.reshape(c // part, -1) ** 2, axis=1)
+    flat = A.reshape(n * d, N)
+    tokens = A if in_samples else (flat @ flat.T).reshape(n, d, n * d)
+    shape = (n, d, c, tokens.shape[2], part, in_samples)
+    return (tuple(tokens), tuple(grams), shape, step, limit, square, Z, M), A.astype(float), v
 
 
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+@pytest.mark.parametrize("in_samples", [True, False])
 @pytest.mark.parametrize(
     "shape",
-    [(5, 3, 2, 40), (7, 1, 4, 33), (1, 9, 1, 5), (6, 8, 3, 129), (40, 2, 1, 500), (9, 5, 4, 70, 1)],
+    [
+        (5, 3, 2, 40),
+        (7, 1, 4, 33),
+        (1, 9, 1, 15),
+        (6, 8, 3, 1029),
+        (40, 2, 1, 500),
+        (9, 5, 4, 70, 1),
+        (3, 19, 5, 2100),
+    ],
 )
-def test_what_is_compiled_does_what_numpy_does(shape):
-    one, other = state(*shape), state(*shape)
+def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
+    size = dict(zip(("n", "d", "c", "N", "part"), shape, strict=False))
+    one, other = (state(**size, in_samples=in_samples)[0] for _ in range(2))
     for _ in range(3):
         found, expected = sweeps.cycle(*one), cycle_numpy.cycle(*other)
         assert found[0] == pytest.approx(expected[0], rel=1e-6)
         assert found[1] == pytest.approx(expected[1], rel=1e-2, abs=1e-5 * expected[0])
     for here, there in zip(one[5:], other[5:], strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-4 * np.abs(there).max())
+
+
+@pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+def test_rows_become_columns():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(45, 37))
+    A = np.zeros((37, 60), dtype=np.float32)
+    sweeps.transpose(X, A, (45, 37, 8, 60))
+    expected = np.zeros_like(A)
+    cycle_numpy.transpose(X, expected, (45, 37, 8, 60))
+    assert np.array_equal(A, expected) and np.array_equal(A[:, 8:53], X.T.astype(np.float32))
+    for shape in ((45, 37, 16, 60), (45, 37, -1, 60), (44, 37, 8, 60), (45, 36, 8, 60)):
+        with pytest.raises(ValueError, match=r"expected|within"):
+            sweeps.transpose(X, A, shape)
 
 
 @pytest.mark.usefixtures("cycle")
@@ -202,35 +231,41 @@ def test_tokens_that_the_optimum_does_not_use_are_zero(penalty):
 
 
 @pytest.mark.usefixtures("cycle")
-def test_a_cycle_never_raises_the_objective():
-    at = state(n=60, d=12, c=1, N=150)
+@pytest.mark.parametrize("in_samples", [True, False])
+def test_a_cycle_never_raises_the_objective(in_samples):
+    at = state(n=60, d=12, c=1, N=150, in_samples=in_samples)[0]
     values = [sweeps.cycle(*at)[0] for _ in range(12)]
     assert np.all(np.diff(values) <= 1e-9 * values[0]) and values[-1] < 0.9 * values[0]
 
 
 @pytest.mark.usefixtures("cycle")
+@pytest.mark.parametrize("in_samples", [True, False])
 @pytest.mark.parametrize("penalty", [Token, TokenOutput])
-def test_a_cycle_keeps_its_books(penalty):
+def test_a_cycle_keeps_its_books(penalty, in_samples):
     part = 2 if penalty is Token else 1
-    tokens, shape, gram, step, limit, v, Z, M = state(n=8, N=100, part=part)
-    A, v0, Z0 = np.array(tokens, dtype=float), v.copy(), Z.copy()
+    at, A, v = state(n=8, N=100, part=part, in_samples=in_samples)
+    limit, square, Z, M = at[4:]
+    Z0, size = Z.copy(), np.abs(M).max()
     for _ in range(3):
-        value, gap = sweeps.cycle(tokens, shape, gram, step, limit, v, Z, M)
-    np.testing.assert_allclose(v, v0 - np.einsum("kcd,kdi->ci", Z - Z0, A), atol=1e-12)
-    np.testing.assert_allclose(M, np.einsum("kdi,ci->kcd", A, v), atol=1e-11)
+        value, gap = sweeps.cycle(*at)
+    v = v - np.einsum("kcd,kdi->ci", Z - Z0, A)
+    expected = np.einsum("kdi,ci->kcd", A, v)
+    np.testing.assert_allclose(M, expected, atol=1e-6 * size)
+    np.testing.assert_allclose(square, np.sum(v.reshape(2 // part, -1) ** 2, axis=1), rtol=1e-6)
     norms = np.linalg.norm(Z.reshape(8, -1, 3 * part), axis=2)
-    assert value == pytest.approx(0.5 * np.sum(v**2) + np.sum(limit @ norms), rel=1e-12)
+    assert value == pytest.approx(0.5 * np.sum(v**2) + np.sum(limit @ norms), rel=1e-6)
     # The targets are what is left and what was taken: the gap is the problem's own.
     X, Y = A.transpose(2, 0, 1), (v + np.einsum("kcd,kdi->ci", Z, A)).T
     problem = Problem(TokenDesign(X.copy()), Squared(), penalty(limit), Y, intercept=False)
     certificate = problem.certificate(Z.transpose(0, 2, 1), np.zeros(2), 1.0)
-    assert gap == pytest.approx(certificate.gap, rel=1e-6, abs=1e-9 * value)
+    assert gap == pytest.approx(certificate.gap, rel=1e-2, abs=1e-5 * value)
 
 
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
 def test_arrays_that_do_not_fit_are_refused():
-    good = state()
-    for j, wrong in ((0, good[0][:-1]), (2, good[2][1:]), (5, good[5].astype(np.float32))):
+    good, _, _ = state()
+    wrongs = ((0, good[0][:-1]), (1, good[0]), (3, good[3][1:]), (6, good[6].astype(np.float32)))
+    for j, wrong in (*wrongs, (2, (*good[2][:5], False))):
         with pytest.raises(ValueError, match=r"expected|as many"):
             sweeps.cycle(*good[:j], wrong, *good[j + 1 :])
     with pytest.raises((ValueError, BufferError)):

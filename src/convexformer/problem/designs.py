@@ -145,19 +145,20 @@ class Design(ABC):
     ) -> tuple[Array, Array]:
         """``A_new' diag(w) A_new`` and ``A_old' diag(w) A_new``, multiplied in `dtype`."""
         p, q = len(old) * self.dim, len(new) * self.dim
-        inner, across = np.zeros((q, q)), np.zeros((p, q))
+        inner, across, size = np.zeros((q, q)), np.zeros((p, q)), 0.0
         both, weighted = np.concatenate([old, new]), bool(np.any(weight != 1.0))
         for rows, A in self._row_blocks(both, p + q):
             A = self._centered(A, both, center)
-            size = 1.0
-            if dtype != np.float64:  # squares must fit
-                size = max(float(A.max()), -float(A.min())) or 1.0
-            if weighted or size != 1.0:
-                A *= np.sqrt(weight[rows])[:, None] / size
-            B: NDArray = np.ascontiguousarray(A[:, p:], dtype=dtype)
-            inner += size**2 * (B.T @ B).astype(float)  # BLAS forms only half of it
-            across += size**2 * (A[:, :p].astype(dtype).T @ B).astype(float)
-        return inner, across
+            if not size:  # near it squares fit float32
+                size = max(float(A.max()), -float(A.min())) or 1.0 if dtype != np.float64 else 1.0
+            B: NDArray = A
+            if weighted or dtype != np.float64:
+                root = np.sqrt(weight[rows])[:, None] / size if weighted else 1.0 / size
+                B = np.multiply(A, root, out=np.empty(A.shape, dtype), casting="same_kind")
+            inner += B[:, p:].T @ B[:, p:]  # BLAS forms only half of it
+            if p:
+                across += B[:, :p].T @ B[:, p:]
+        return size**2 * inner, size**2 * across
 
     def kernel(
         self,

@@ -4,9 +4,10 @@
 
    for all outputs, or for each of them: as many as share tokens are a part.
 
-   Tokens A_k (d, N) are float32, and so are products within a cycle; at its end v and the
-   correlations M_k = A_k v are changed in float64. cycle_numpy.py says the same in NumPy, and
-   stands in where nothing was compiled. */
+   It takes the squares of v and the correlations M_k = A_k v to begin with, then changes only, e,
+   either of v, or, where samples are many, of M: in samples or in coefficients. Matrices are
+   float32, and so are sums of a few products; what these add up to is float64. cycle_numpy.py says
+   the same in NumPy, and stands in where nothing was compiled. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -14,37 +15,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEPS 5     /* of a cycle */
-#define INNER 12     /* steps to the best of one token, at most */
+#define SWEEPS 5    /* of a cycle */
+#define INNER 12    /* steps to the best of one token, at most */
 #define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
-#define NOISE 1e-8   /* of moves that were found in float32, squared */
+#define NOISE 1e-8  /* of moves that were found in float32, squared */
+#define SOME 1024   /* products that are summed in float32 */
+#define ROWS 8      /* that are transposed at a time, */
+#define COLUMNS 16  /* so many of their entries */
 
-/* Where the compiler can, one version for each kind of processor. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define VECTORISED __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
-#else
+/* Where the compiler can, one version for each level of processors: by what these can do, as the
+   name of a maker's (arch=haswell) would leave out all others'. */
+#if !defined(__x86_64__) || !defined(__GLIBC__) || !defined(__GNUC__) || defined(__clang__)
 #define VECTORISED
+#elif __GNUC__ >= 12
+#define VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VECTORISED __attribute__((target_clones("avx2", "default")))
 #endif
 
 typedef struct {
     Py_ssize_t n, d, c, N;
-    Py_ssize_t part;     /* outputs that share tokens: c or 1 */
-    const float **A;     /* n tokens (d, N) */
-    const double *gram;  /* (n, d, d): A_k A_k' */
-    const double *step;  /* (n,): one over the largest eigenvalue of the same */
-    const double *limit; /* (n,) */
-    double *v;           /* (c, N) */
-    double *Z, *M;       /* (n, c, d) */
+    Py_ssize_t part;      /* outputs that share tokens: c or 1 */
+    int in_samples;       /* else N is n * d, and tokens are rows of the Gram matrix of all */
+    const float **A;      /* n tokens (d, N) */
+    const float **gram;   /* n matrices (d, d): A_k A_k' */
+    const double *step;   /* (n,): one over the largest eigenvalue of the same */
+    const double *limit;  /* (n,) */
+    double *square;       /* (c / part,): of v */
+    double *Z, *M;        /* (n, c, d) */
 } Round;
-
-#define REAL float
-#define OF(name) name##_float
-#include "_sweeps_of.h"
-#undef REAL
-#undef OF
-#define REAL double
-#define OF(name) name##_double
-#include "_sweeps_of.h"
 
 static double norm(Py_ssize_t size, const double *z)
 {
@@ -63,16 +62,155 @@ static int is_used(Py_ssize_t size, const double *z)
     return 0;
 }
 
+/* Products with tokens ------------------------------------------------------------------------- */
+
+/* out[j * by_a + l * by_x] = <A[j], x[l]> for m rows of A and c of x, all of N entries. */
+VECTORISED static void products(Py_ssize_t N, Py_ssize_t m, const float *A, Py_ssize_t c,
+                                const float *x, double *out, Py_ssize_t by_a, Py_ssize_t by_x)
+{
+    for (Py_ssize_t j = 0; j < m; j++)
+        for (Py_ssize_t l = 0; l < c; l++)
+            out[j * by_a + l * by_x] = 0;
+    for (Py_ssize_t first = 0; first < N; first += SOME) {
+        const Py_ssize_t some = N - first < SOME ? N - first : SOME;
+        Py_ssize_t l = 0;
+        for (; l + 2 <= c; l += 2) {
+            const float *x0 = x + l * N + first, *x1 = x0 + N;
+            Py_ssize_t j = 0;
+            for (; j + 4 <= m; j += 4) {
+                const float *a0 = A + j * N + first, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
+                float s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3, t0, t1, t2, t3)
+                for (Py_ssize_t i = 0; i < some; i++) {
+                    s0 += a0[i] * x0[i], t0 += a0[i] * x1[i];
+                    s1 += a1[i] * x0[i], t1 += a1[i] * x1[i];
+                    s2 += a2[i] * x0[i], t2 += a2[i] * x1[i];
+                    s3 += a3[i] * x0[i], t3 += a3[i] * x1[i];
+                }
+                double *o = out + j * by_a + l * by_x;
+                o[0] += s0, o[by_a] += s1, o[2 * by_a] += s2, o[3 * by_a] += s3;
+                o += by_x;
+                o[0] += t0, o[by_a] += t1, o[2 * by_a] += t2, o[3 * by_a] += t3;
+            }
+            for (; j < m; j++) {
+                const float *a = A + j * N + first;
+                float s = 0, t = 0;
+#pragma omp simd reduction(+ : s, t)
+                for (Py_ssize_t i = 0; i < some; i++)
+                    s += a[i] * x0[i], t += a[i] * x1[i];
+                out[j * by_a + l * by_x] += s, out[j * by_a + (l + 1) * by_x] += t;
+            }
+        }
+        for (; l < c; l++) {
+            const float *y = x + l * N + first;
+            Py_ssize_t j = 0;
+            for (; j + 8 <= m; j += 8) {
+                const float *a0 = A + j * N + first, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
+                const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
+                float s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3, s4, s5, s6, s7)
+                for (Py_ssize_t i = 0; i < some; i++) {
+                    s0 += a0[i] * y[i], s1 += a1[i] * y[i], s2 += a2[i] * y[i];
+                    s3 += a3[i] * y[i], s4 += a4[i] * y[i], s5 += a5[i] * y[i];
+                    s6 += a6[i] * y[i], s7 += a7[i] * y[i];
+                }
+                double *o = out + j * by_a + l * by_x;
+                o[0] += s0, o[by_a] += s1, o[2 * by_a] += s2, o[3 * by_a] += s3;
+                o += 4 * by_a;
+                o[0] += s4, o[by_a] += s5, o[2 * by_a] += s6, o[3 * by_a] += s7;
+            }
+            for (; j < m; j++) {
+                const float *a = A + j * N + first;
+                float s = 0;
+#pragma omp simd reduction(+ : s)
+                for (Py_ssize_t i = 0; i < some; i++)
+                    s += a[i] * y[i];
+                out[j * by_a + l * by_x] += s;
+            }
+        }
+    }
+}
+
+VECTORISED static void to_floats(Py_ssize_t size, const double *x, float *floats)
+{
+#pragma omp simd
+    for (Py_ssize_t i = 0; i < size; i++)
+        floats[i] = (float)x[i];
+}
+
+/* r[l, j] = the change of correlations of token k with e, which is also there in floats. */
+static void correlate(const Round *at, Py_ssize_t k, const double *e, const float *floats,
+                      double *r)
+{
+    const Py_ssize_t N = at->N, d = at->d, c = at->c;
+    if (!at->in_samples)
+        for (Py_ssize_t l = 0; l < c; l++)
+            memcpy(r + l * d, e + l * N + k * d, d * sizeof *r);
+    else if (d < c)
+        products(N, c, floats, d, at->A[k], r, d, 1);
+    else
+        products(N, d, at->A[k], c, floats, r, 1, d);
+}
+
+/* e[l] -= sum_j move[l, j] A[j], for c outputs */
+VECTORISED static void subtract(const Round *at, Py_ssize_t c, const float *A, const double *move,
+                                double *e)
+{
+    const Py_ssize_t N = at->N, d = at->d;
+    for (Py_ssize_t l = 0; l < c; l++, e += N, move += d) {
+        Py_ssize_t j = 0;
+        for (; j + 8 <= d; j += 8) {
+            const float *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
+            const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
+            const double *m = move + j;
+            const float m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
+            const float m4 = m[4], m5 = m[5], m6 = m[6], m7 = m[7];
+#pragma omp simd
+            for (Py_ssize_t i = 0; i < N; i++)
+                e[i] -= ((m0 * a0[i] + m1 * a1[i]) + (m2 * a2[i] + m3 * a3[i])) +
+                        ((m4 * a4[i] + m5 * a5[i]) + (m6 * a6[i] + m7 * a7[i]));
+        }
+        for (; j < d; j++) {
+            const float *a = A + j * N, m = move[j];
+#pragma omp simd
+            for (Py_ssize_t i = 0; i < N; i++)
+                e[i] -= m * a[i];
+        }
+    }
+}
+
+/* out = G x */
+VECTORISED static void bend(Py_ssize_t d, const float *G, const double *x, float *out)
+{
+    Py_ssize_t j = 0;
+    memset(out, 0, d * sizeof *out);
+    for (; j + 4 <= d; j += 4) {
+        const float *g0 = G + j * d, *g1 = g0 + d, *g2 = g1 + d, *g3 = g2 + d;
+        const float x0 = x[j], x1 = x[j + 1], x2 = x[j + 2], x3 = x[j + 3];
+#pragma omp simd
+        for (Py_ssize_t i = 0; i < d; i++)
+            out[i] += (x0 * g0[i] + x1 * g1[i]) + (x2 * g2[i] + x3 * g3[i]);
+    }
+    for (; j < d; j++) {
+        const float *g = G + j * d, by = x[j];
+#pragma omp simd
+        for (Py_ssize_t i = 0; i < d; i++)
+            out[i] += by * g[i];
+    }
+}
+
+/* Sweeps --------------------------------------------------------------------------------------- */
+
 /* From z, with correlations r there, to the minimum over token k of one part: proximal steps with
-   the token's own Gram matrix. Says whether there is a move; `scratch` has room for two vectors. */
+   the token's own Gram matrix. Says whether there is a move; `next` and `bent` have its size. */
 VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, const double *r,
-                                double *move, double *scratch)
+                                double *move, double *next, float *bent)
 {
     const Py_ssize_t d = at->d, size = d * at->part;
-    const double *G = at->gram + k * d * d, step = at->step[k], limit = step * at->limit[k];
-    double *bent = scratch, *next = bent + size, moved = 0; /* bent = G move */
+    const double step = at->step[k], limit = step * at->limit[k];
+    double moved = 0;
     memset(move, 0, size * sizeof *move);
-    memset(bent, 0, size * sizeof *bent);
+    memset(bent, 0, size * sizeof *bent); /* G move */
     for (int inner = 0; inner < INNER; inner++) {
         double square = 0, change = 0;
 #pragma omp simd reduction(+ : square)
@@ -91,21 +229,14 @@ VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, 
         }
         if (d == 1 || change <= NEARLY * moved)
             break;
-        memset(bent, 0, size * sizeof *bent);
         for (Py_ssize_t l = 0; l < size; l += d)
-            for (Py_ssize_t j = 0; j < d; j++) {
-                const double by = move[l + j];
-#pragma omp simd
-                for (Py_ssize_t i = 0; i < d; i++)
-                    bent[l + i] += by * G[j * d + i];
-            }
+            bend(d, at->gram[k], move + l, bent + l);
     }
     return moved > 0;
 }
 
-/* Move token k to its best, nearly, in every part where it is used, or may be if it is `new`; e is
-   the change of v. */
-static void visit(const Round *at, Py_ssize_t k, int new, float *e, double *scratch)
+/* Move token k to its best, nearly, in every part where it is used, or may be if it is `new`. */
+static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scratch, float *floats)
 {
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part;
     double *z = at->Z + k * one, *M = at->M + k * one, *r = scratch, *move = r + one;
@@ -114,29 +245,32 @@ static void visit(const Round *at, Py_ssize_t k, int new, float *e, double *scra
         live = is_used(size, z + j) || (new && norm(size, M + j) > at->limit[k]);
     if (!live)
         return;
-    correlate_float(at, at->A[k], e, r);
+    if (at->in_samples)
+        to_floats(at->c * at->N, e, floats);
+    correlate(at, k, e, floats, r);
     for (Py_ssize_t j = 0; j < one; j++)
         r[j] += M[j];
     for (Py_ssize_t j = 0; j < one; j += size)
-        moves |= best_move(at, k, z + j, r + j, move + j, move + one);
+        moves |= best_move(at, k, z + j, r + j, move + j, move + one, floats);
     if (!moves)
         return;
     for (Py_ssize_t j = 0; j < one; j++)
         z[j] += move[j];
-    subtract_float(at, at->A[k], move, e);
+    subtract(at, at->c, at->A[k], move, e);
 }
 
 /* By how much the objective of a part is higher at one point of a cycle than at another: not the
    difference of two values, which would round. */
-VECTORISED static double rise(const Round *at, Py_ssize_t first, const double *Z, const float *e,
-                              const double *Z1, const float *e1)
+VECTORISED static double rise(const Round *at, Py_ssize_t first, const double *Z, const double *e,
+                              const double *Z1, const double *e1)
 {
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part;
     double square = 0, rest = 0;
     e += first * at->N, e1 += first * at->N;
+    if (at->in_samples)
 #pragma omp simd reduction(+ : square)
-    for (Py_ssize_t i = 0; i < at->part * at->N; i++)
-        square += (double)(e1[i] - e[i]) * (e1[i] + e[i]);
+        for (Py_ssize_t i = 0; i < at->part * at->N; i++)
+            square += (e1[i] - e[i]) * (e1[i] + e[i]);
     for (Py_ssize_t k = 0; k < at->n; k++) {
         const Py_ssize_t here = k * one + first * at->d;
         const double *z = Z + here, *z1 = Z1 + here, *M = at->M + here;
@@ -145,6 +279,12 @@ VECTORISED static double rise(const Round *at, Py_ssize_t first, const double *Z
             slope += (z1[j] - z[j]) * M[j];
             change += (z1[j] - z[j]) * (z1[j] + z[j]);
         }
+        if (!at->in_samples)
+            for (Py_ssize_t l = 0; l < at->part; l++)
+                for (Py_ssize_t j = 0; j < at->d; j++) {
+                    const Py_ssize_t i = l * at->N + k * at->d + j;
+                    square -= (z1[l * at->d + j] - z[l * at->d + j]) * (e1[i] + e[i]);
+                }
         rest -= slope;
         if (change != 0)
             rest += at->limit[k] * change / (norm(size, z) + norm(size, z1));
@@ -197,24 +337,21 @@ static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *s
 
 /* A part to the affine combination of its trail's points whose moves cancel best, if that is
    better; a token that was let go stays so. Z and e are zero. */
-static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, const float *es,
-                        double *Z, float *e, double *scratch)
+static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, double *es,
+                        double *Z, double *e, double *scratch)
 {
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
-    const Py_ssize_t length = at->c * at->N;
-    double share[SWEEPS];
-    Round part = *at;
-    part.c = at->part;
+    const Py_ssize_t length = at->c * at->N, start = first * at->N, end = start + at->part * at->N;
+    double share[SWEEPS], *last = es + SWEEPS * length;
     if (!shares(at, first, Zs, share))
         return;
     for (int s = 0; s < SWEEPS; s++) {
-        const double *Z_s = Zs + (s + 1) * all;
-        const float *e_s = es + (s + 1) * length, by = (float)share[s];
+        const double *Z_s = Zs + (s + 1) * all, *e_s = es + (s + 1) * length;
         for (Py_ssize_t k = 0; k < at->n; k++)
             for (Py_ssize_t j = k * one + first * at->d; j < k * one + first * at->d + size; j++)
                 Z[j] += share[s] * Z_s[j];
-        for (Py_ssize_t i = first * at->N; i < (first + at->part) * at->N; i++)
-            e[i] += by * e_s[i];
+        for (Py_ssize_t i = start; i < end; i++)
+            e[i] += share[s] * e_s[i];
     }
     for (Py_ssize_t k = 0; k < at->n; k++) {
         const Py_ssize_t here = k * one + first * at->d;
@@ -222,44 +359,45 @@ static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, con
             continue;
         for (Py_ssize_t j = 0; j < size; j++)
             scratch[j] = -Z[here + j];
-        subtract_float(&part, at->A[k], scratch, e + first * at->N);
+        subtract(at, at->part, at->A[k], scratch, e + start);
         memset(Z + here, 0, size * sizeof *Z);
     }
-    if (rise(at, first, at->Z, es + SWEEPS * length, Z, e) < 0)
+    if (rise(at, first, at->Z, last, Z, e) < 0) {
         for (Py_ssize_t k = 0; k < at->n; k++) {
             const Py_ssize_t here = k * one + first * at->d;
             memcpy(at->Z + here, Z + here, size * sizeof *Z);
         }
+        memcpy(last + start, e + start, (end - start) * sizeof *e);
+    }
 }
 
-/* Bring v and M up to date for Z, which was `before` when they were: what is in float64 of them
-   stays so, as they only change. dv is zero. */
-static void update(const Round *at, double *before, double *dv, double *scratch)
+/* Bring M and the squares of v up to date for Z, which was `before` when they were; e is what
+   changed since. */
+static void update(const Round *at, const double *before, const double *e, double *scratch,
+                   float *floats)
 {
-    const Py_ssize_t one = at->d * at->c;
+    const Py_ssize_t one = at->d * at->c, size = at->d * at->part;
+    if (at->in_samples)
+        to_floats(at->c * at->N, e, floats);
     for (Py_ssize_t k = 0; k < at->n; k++) {
-        double *move = before + k * one;
-        for (Py_ssize_t j = 0; j < one; j++)
-            move[j] = at->Z[k * one + j] - move[j];
-        if (is_used(one, move))
-            subtract_double(at, at->A[k], move, dv);
+        correlate(at, k, e, floats, scratch);
+        for (Py_ssize_t j = 0; j < one; j++) {
+            const double move = at->Z[k * one + j] - before[k * one + j];
+            double *M = at->M + k * one + j;
+            at->square[j / size] -= move * (2 * *M + scratch[j]);
+            *M += scratch[j];
+        }
     }
-    for (Py_ssize_t i = 0; i < at->c * at->N; i++)
-        at->v[i] += dv[i];
-    for (Py_ssize_t k = 0; k < at->n; k++) {
-        correlate_double(at, at->A[k], dv, scratch);
-        for (Py_ssize_t j = 0; j < one; j++)
-            at->M[k * one + j] += scratch[j];
-    }
+    for (Py_ssize_t j = 0; j < at->c / at->part; j++)
+        at->square[j] = fmax(at->square[j], 0);
 }
 
 /* Add the objective of a part and its gap. */
 static void measure(const Round *at, Py_ssize_t first, double *value, double *gap)
 {
     const Py_ssize_t size = at->d * at->part;
+    const double square = at->square[first / at->part];
     double inner = 0, penalty = 0, scale = INFINITY;
-    double square = norm(at->part * at->N, at->v + first * at->N);
-    square *= square;
     for (Py_ssize_t k = 0; k < at->n; k++) {
         const Py_ssize_t here = (k * at->c + first) * at->d;
         const double *z = at->Z + here, *M = at->M + here, limit = at->limit[k];
@@ -279,37 +417,37 @@ static int run(const Round *at, double *value, double *gap)
 {
     const Py_ssize_t one = at->d * at->c, all = at->n * one, length = at->c * at->N;
     double *Zs = calloc((SWEEPS + 2) * all, sizeof *Zs);
-    double *scratch = malloc(4 * one * sizeof *scratch);
-    float *es = calloc((SWEEPS + 2) * length, sizeof *es);
-    double *dv = calloc(length, sizeof *dv);
-    const int enough = Zs != NULL && scratch != NULL && es != NULL && dv != NULL;
+    double *es = calloc((SWEEPS + 2) * length, sizeof *es);
+    double *scratch = malloc(3 * one * sizeof *scratch);
+    float *floats = malloc((length > one ? length : one) * sizeof *floats);
+    const int enough = Zs != NULL && es != NULL && scratch != NULL && floats != NULL;
     if (enough) {
         memcpy(Zs, at->Z, all * sizeof *Zs);
         for (int s = 1; s <= SWEEPS; s++) {
-            float *e = es + s * length;
+            double *e = es + s * length;
             memcpy(e, e - length, length * sizeof *e);
             for (Py_ssize_t k = 0; k < at->n; k++)
-                visit(at, k, s == 1, e, scratch);
+                visit(at, k, s == 1, e, scratch, floats);
             memcpy(Zs + s * all, at->Z, all * sizeof *Zs);
         }
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
             extrapolate(at, first, Zs, es, Zs + (SWEEPS + 1) * all, es + (SWEEPS + 1) * length,
                         scratch);
-        update(at, Zs, dv, scratch);
+        update(at, Zs, es + SWEEPS * length, scratch, floats);
         *value = *gap = 0;
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
             measure(at, first, value, gap);
     }
     free(Zs);
-    free(scratch);
     free(es);
-    free(dv);
+    free(scratch);
+    free(floats);
     return enough;
 }
 
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
-#define ARRAYS 6 /* besides tokens */
+#define ARRAYS 5 /* besides tokens and their Gram matrices */
 
 /* A contiguous array of `size` numbers of a type. */
 static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int writable)
@@ -328,53 +466,89 @@ static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int
 
 static PyObject *cycle(PyObject *self, PyObject *args)
 {
-    PyObject *tokens, *given[ARRAYS];
+    PyObject *tokens, *grams, *given[ARRAYS];
     Round at;
-    if (!PyArg_ParseTuple(args, "O!(nnnnn)OOOOOO", &PyTuple_Type, &tokens, &at.n, &at.d, &at.c,
-                          &at.N, &at.part, given, given + 1, given + 2, given + 3, given + 4, given + 5))
+    if (!PyArg_ParseTuple(args, "O!O!(nnnnnp)OOOOO", &PyTuple_Type, &tokens, &PyTuple_Type, &grams,
+                          &at.n, &at.d, &at.c, &at.N, &at.part, &at.in_samples, given, given + 1,
+                          given + 2, given + 3, given + 4))
         return NULL;
-    if (PyTuple_Size(tokens) != at.n || at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1 ||
-        (at.part != at.c && at.part != 1))
+    if (PyTuple_Size(tokens) != at.n || PyTuple_Size(grams) != at.n || at.n < 1 || at.d < 1 ||
+        at.c < 1 || at.N < 1 || (at.part != at.c && at.part != 1) ||
+        (!at.in_samples && at.N != at.n * at.d))
         return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and tokens as many.");
     const Py_ssize_t size = at.n * at.d * at.c;
-    const Py_ssize_t sizes[ARRAYS] = {at.n * at.d * at.d, at.n, at.n, at.c * at.N, size, size};
-    Py_buffer views[ARRAYS], *columns = malloc(at.n * sizeof *columns);
-    Py_ssize_t n_views = 0, n_columns = 0;
+    const Py_ssize_t sizes[ARRAYS] = {at.n, at.n, at.c / at.part, size, size};
+    Py_buffer views[ARRAYS], *matrices = malloc(2 * at.n * sizeof *matrices);
+    Py_ssize_t n_views = 0, n_matrices = 0;
     double value = NAN, gap = NAN;
     int done = 0;
-    at.A = malloc(at.n * sizeof *at.A);
-    if (columns == NULL || at.A == NULL)
+    at.A = malloc(2 * at.n * sizeof *at.A);
+    if (matrices == NULL || at.A == NULL)
         goto end;
-    for (; n_columns < at.n; n_columns++) {
-        PyObject *token = PyTuple_GetItem(tokens, n_columns);
-        if (!get(token, columns + n_columns, 'f', at.d * at.N, 0))
+    at.gram = at.A + at.n;
+    for (; n_matrices < 2 * at.n; n_matrices++) {
+        const Py_ssize_t k = n_matrices % at.n;
+        const int first = n_matrices < at.n;
+        PyObject *matrix = PyTuple_GetItem(first ? tokens : grams, k);
+        if (!get(matrix, matrices + n_matrices, 'f', at.d * (first ? at.N : at.d), 0))
             goto end;
-        at.A[n_columns] = columns[n_columns].buf;
+        at.A[n_matrices] = matrices[n_matrices].buf;
     }
     for (; n_views < ARRAYS; n_views++)
-        if (!get(given[n_views], views + n_views, 'd', sizes[n_views], n_views >= 3))
+        if (!get(given[n_views], views + n_views, 'd', sizes[n_views], n_views >= 2))
             goto end;
-    at.gram = views[0].buf, at.step = views[1].buf, at.limit = views[2].buf;
-    at.v = views[3].buf, at.Z = views[4].buf, at.M = views[5].buf;
+    at.step = views[0].buf, at.limit = views[1].buf;
+    at.square = views[2].buf, at.Z = views[3].buf, at.M = views[4].buf;
     Py_BEGIN_ALLOW_THREADS
     done = run(&at, &value, &gap);
     Py_END_ALLOW_THREADS
 end:
-    while (n_columns > 0)
-        PyBuffer_Release(columns + --n_columns);
+    while (n_matrices > 0)
+        PyBuffer_Release(matrices + --n_matrices);
     while (n_views > 0)
         PyBuffer_Release(views + --n_views);
-    free(columns);
+    free(matrices);
     free(at.A);
     if (!done)
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     return Py_BuildValue("dd", value, gap);
 }
 
+/* A[:, first : first + rows] = X', by tiles that stay in cache. */
+static PyObject *transpose(PyObject *self, PyObject *args)
+{
+    PyObject *source, *target;
+    Py_ssize_t rows, p, first, N;
+    Py_buffer from, to;
+    if (!PyArg_ParseTuple(args, "OO(nnnn)", &source, &target, &rows, &p, &first, &N))
+        return NULL;
+    if (rows < 0 || p < 0 || first < 0 || first + rows > N)
+        return PyErr_Format(PyExc_ValueError, "Rows must be within the array.");
+    if (!get(source, &from, 'd', rows * p, 0))
+        return NULL;
+    if (!get(target, &to, 'f', p * N, 1)) {
+        PyBuffer_Release(&from);
+        return NULL;
+    }
+    const double *X = from.buf;
+    float *A = (float *)to.buf + first;
+    for (Py_ssize_t i = 0; i < rows; i += ROWS)
+        for (Py_ssize_t j = 0; j < p; j += COLUMNS)
+            for (Py_ssize_t l = j; l < p && l < j + COLUMNS; l++)
+                for (Py_ssize_t k = i; k < rows && k < i + ROWS; k++)
+                    A[l * N + k] = (float)X[k * p + l];
+    PyBuffer_Release(&from);
+    PyBuffer_Release(&to);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"cycle", cycle, METH_VARARGS,
-     "cycle(tokens, (n, d, c, N, part), gram, step, limit, v, Z, M) -> (value, gap)\n\n"
-     "Some sweeps over the tokens, Anderson's extrapolation, and the gap; v, Z, M in place."},
+     "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M)\n"
+     "-> (value, gap)\n\n"
+     "Some sweeps over the tokens, Anderson's extrapolation, and the gap; square, Z, M in place."},
+    {"transpose", transpose, METH_VARARGS, "transpose(X, A, (rows, p, first, N))\n\n"
+     "Rows of float64 become columns of float32, from `first` on."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -5,11 +5,14 @@ r"""What ``_sweeps.c`` compiles, in NumPy: the same, slower, where nothing was c
 
 for all outputs, or for each of them.
 
-Tokens :math:`A_k` ``(d, N)`` are float32, and so are products within a cycle; at its end v and the
-correlations :math:`M_k = A_k v` are changed in float64.
+It takes the squares of v and the correlations :math:`M_k = A_k v` to begin with, then changes only,
+e, either of v, or, where samples are many, of M: in samples or in coefficients. Matrices are
+float32.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,59 +29,109 @@ NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
 def cycle(
     tokens: tuple[Floats, ...],
-    shape: tuple[int, int, int, int, int],
-    gram: Array,
+    grams: tuple[Floats, ...],
+    shape: tuple[int, int, int, int, int, bool],
     step: Array,
     limit: Array,
-    v: Array,
+    square: Array,
     Z: Array,
     M: Array,
 ) -> tuple[float, float]:
     """Some sweeps over the tokens, and an extrapolation; returns the objective and its gap.
 
-    The dual point `v` ``(c, N)``, coefficients `Z` and correlations `M` ``(n, c, d)`` move in
-    place; `step` are ones over the largest eigenvalues of `gram` ``(n, d, d)``. The last of the
-    `shape` ``(n, d, c, N, part)`` says how many outputs share tokens: c or 1.
+    Squares of v ``(c / part,)``, coefficients `Z` and correlations `M` ``(n, c, d)`` move in place;
+    `step` are ones over the largest eigenvalues of `grams` ``(d, d)``. The last of the `shape`
+    ``(n, d, c, N, part, in_samples)`` say how many outputs share tokens, c or 1, and whether these
+    are ``(d, N)``, or else rows of the Gram matrix of all of them.
     """
-    c, part = shape[2], shape[4]
-    parts = [slice(first, first + part) for first in range(0, c, part)]
-    found = [_cycle(tokens, gram, step, limit, v[o], Z[:, o], M[:, o]) for o in parts]
+    part, found = shape[4], []
+    for j, first in enumerate(range(0, shape[2], part)):
+        one = slice(first, first + part)
+        at = _Part(tokens, grams, shape[5], step, limit, Z[:, one], M[:, one], float(square[j]))
+        found.append(at.cycle())
+        square[j] = at.square
     return sum(value for value, _ in found), sum(gap for _, gap in found)
 
 
-def _cycle(
-    tokens: tuple[Floats, ...],
-    gram: Array,
-    step: Array,
-    limit: Array,
-    v: Array,
-    Z: Array,
-    M: Array,
-) -> tuple[float, float]:
-    """The same for outputs that share tokens."""
-    e: Floats = np.zeros(v.shape, dtype=np.float32)  # change of v
-    trail = [(Z.copy(), e.copy())]
-    for sweep in range(SWEEPS):
-        live = np.any(Z, axis=(1, 2))
-        if sweep == 0:
-            live |= _norms(M) > limit
-        for k in np.flatnonzero(live).tolist():
-            r = M[k] + e @ tokens[k].T
-            move = _best_move(Z[k], r, gram[k], float(step[k]), float(limit[k]))
-            Z[k] += move
-            e -= move.astype(np.float32) @ tokens[k]
-        trail.append((Z.copy(), e.copy()))
-    _extrapolate(trail, tokens, limit, M, Z)
-    dv, moves = np.zeros_like(v), Z - trail[0][0]
-    for k in np.flatnonzero(np.any(moves, axis=(1, 2))).tolist():
-        dv -= moves[k] @ tokens[k]
-    v += dv
-    for k, A in enumerate(tokens):
-        M[k] += dv @ A.T
-    return _measure(limit, v, Z, M)
+@dataclass
+class _Part:
+    """Outputs that share tokens."""
+
+    tokens: tuple[Floats, ...]
+    grams: tuple[Floats, ...]
+    in_samples: bool
+    step: Array
+    limit: Array
+    Z: Array
+    M: Array
+    square: float
+
+    def cycle(self) -> tuple[float, float]:
+        Z, M = self.Z, self.M
+        e: Array = np.zeros((Z.shape[1], self.tokens[0].shape[1]))
+        trail = [(Z.copy(), e.copy())]
+        for sweep in range(SWEEPS):
+            live = np.any(Z, axis=(1, 2))
+            if sweep == 0:
+                live |= _norms(M) > self.limit
+            for k in np.flatnonzero(live).tolist():
+                r = M[k] + self._correlated(k, e)
+                own = self.grams[k], float(self.step[k]), float(self.limit[k])
+                move = _best_move(Z[k], r, *own)
+                Z[k] += move
+                e -= move.astype(np.float32) @ self.tokens[k]
+            trail.append((Z.copy(), e.copy()))
+        e = self._extrapolate(trail)
+        change = np.array([self._correlated(k, e) for k in range(len(M))])
+        self.square -= float(np.sum((Z - trail[0][0]) * (2 * M + change)))
+        self.square = max(self.square, 0.0)
+        M += change
+        return self._measure()
+
+    def _correlated(self, k: int, e: Array) -> Array:
+        """By how much `e` changes the correlations of token k."""
+        if self.in_samples:
+            return np.asarray(e.astype(np.float32) @ self.tokens[k].T, dtype=float)
+        d = self.Z.shape[2]
+        return e[:, k * d : (k + 1) * d]
+
+    def _extrapolate(self, trail: list[tuple[Array, Array]]) -> Array:
+        """To the affine combination of points whose moves cancel best, if that is better.
+
+        A token that was let go stays so. Returns the change e there.
+        """
+        Z, e = self.Z, trail[-1][1]
+        points = np.array([point.ravel() for point, _ in trail])
+        share = anderson_shares(np.diff(points, axis=0))
+        there = (share @ points[1:]).reshape(Z.shape)
+        changed = np.tensordot(share, np.array([e for _, e in trail[1:]]), axes=1)
+        gone = ~np.any(Z, axis=(1, 2)) & np.any(there, axis=(1, 2))
+        for k in np.flatnonzero(gone).tolist():
+            changed += there[k].astype(np.float32) @ self.tokens[k]
+            there[k] = 0.0
+        # By how much the objective rises: not the difference of two values, which would round.
+        if self.in_samples:
+            bent = np.sum((changed - e) * (changed + e))
+        else:
+            bent = -np.sum((there - Z).transpose(1, 0, 2).reshape(e.shape) * (changed + e))
+        total = np.maximum(_norms(there) + _norms(Z), 1e-300)
+        shrunk = np.einsum("kcd,kcd->k", there - Z, there + Z) / total
+        if 0.5 * bent - np.sum(self.M * (there - Z)) + self.limit @ shrunk < 0:
+            Z[:] = there
+            return np.asarray(changed)
+        return e
+
+    def _measure(self) -> tuple[float, float]:
+        limit, square, norms = self.limit, self.square, _norms(self.M)
+        penalty, inner = float(limit @ _norms(self.Z)), float(np.sum(self.Z * self.M))
+        scale = float(np.min(limit / np.maximum(norms, 1e-9 * limit)))
+        if square > 0:  # the best place on the ray of the dual point, if it is in the norm ball
+            scale = min(scale, max(0.0, 1 + inner / square))
+        gap = 0.5 * (1 - scale) ** 2 * square + penalty - scale * inner
+        return 0.5 * square + penalty, gap
 
 
-def _best_move(z: Array, r: Array, G: Array, step: float, limit: float) -> Array:
+def _best_move(z: Array, r: Array, G: Floats, step: float, limit: float) -> Array:
     """From `z`, with correlations `r` there, to the minimum over one token."""
     move = np.zeros_like(z)
     for _ in range(INNER):
@@ -91,40 +144,14 @@ def _best_move(z: Array, r: Array, G: Array, step: float, limit: float) -> Array
     return move
 
 
-def _extrapolate(
-    trail: list[tuple[Array, Floats]],
-    tokens: tuple[Floats, ...],
-    limit: Array,
-    M: Array,
-    Z: Array,
-) -> None:
-    """To the affine combination of points whose moves cancel best, if that is better.
-
-    A token that was let go stays so.
-    """
-    points = np.array([point.ravel() for point, _ in trail])
-    share = anderson_shares(np.diff(points, axis=0))
-    there = (share @ points[1:]).reshape(Z.shape)
-    e = np.tensordot(share, np.array([e for _, e in trail[1:]]), axes=1)
-    gone = ~np.any(Z, axis=(1, 2)) & np.any(there, axis=(1, 2))
-    for k in np.flatnonzero(gone).tolist():
-        e += there[k] @ tokens[k]
-        there[k] = 0.0
-    # By how much the objective rises: not the difference of two values, which would round.
-    total = np.maximum(_norms(there) + _norms(Z), 1e-300)
-    rise = 0.5 * np.sum((e - trail[-1][1]) * (e + trail[-1][1])) - np.sum(M * (there - Z))
-    if rise + limit @ (np.einsum("kcd,kcd->k", there - Z, there + Z) / total) < 0:
-        Z[:] = there
-
-
-def _measure(limit: Array, v: Array, Z: Array, M: Array) -> tuple[float, float]:
-    penalty, inner, square = float(limit @ _norms(Z)), float(np.sum(Z * M)), float(np.sum(v**2))
-    scale = float(np.min(limit / np.maximum(_norms(M), 1e-9 * limit)))
-    if square > 0:  # the best place on the ray of the dual point, if it is in the norm ball
-        scale = min(scale, max(0.0, 1 + inner / square))
-    gap = 0.5 * (1 - scale) ** 2 * square + penalty - scale * inner
-    return 0.5 * square + penalty, gap
-
-
 def _norms(Z: Array) -> Array:
     return np.sqrt(np.einsum("kcd,kcd->k", Z, Z))
+
+
+def transpose(X: Array, A: Floats, shape: tuple[int, int, int, int]) -> None:
+    """``X`` ``(rows, p)`` into the columns of `A` ``(p, N)`` from `first` on.
+
+    Of the `shape` ``(rows, p, first, N)``.
+    """
+    rows, _, first, _ = shape
+    A[:, first : first + rows] = X.T

@@ -22,7 +22,7 @@ from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
 from .solution import Clock, Iterate
 from .spectral import STEP, TRIAL, Spectral, step_seconds
-from .sweeps import Sweeps, suit
+from .sweeps import Sweeps, from_gram, suit
 from .workspace import Workspace
 
 Array = NDArray[np.float64]
@@ -34,6 +34,7 @@ SMALL = 1e5  # entries of X below which a factorisation costs nothing
 TINY = 5e3  # below which it is welcome even after sweeps, for its digits
 FEW = 2e6  # entries of X in a first round of steps
 LITTLE_WORK = 3e8  # multiply-adds that sweeps may take to prepare for a first round
+SMALL_PART = 0.1  # of the largest excess: tokens that a first Gram matrix is spared
 SOME = 16  # tokens whose sweeps tell as well as steps on all at once whether they will be slow
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 
@@ -55,17 +56,22 @@ def minimise(
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
         groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
-        if _gram_is_quick(problem, len(groups)):
+        by_gram = _gram_is_quick(problem, len(groups), sweeps)
+        if by_gram and not sweeps:
             break
-        work.descends = work.columns.take(groups)
+        work.descends = by_gram or work.columns.take(groups)
         if not work.descends:
             break
         clock.n_iter += 1
         worth = at.primal(beta)
         descent: Round
-        if sweeps and (everyone or _ready_soon(problem) >= SOME):
+        if sweeps and (by_gram or everyone or _ready_soon(problem) >= SOME):
             work.columns.forget()
-            descent = Sweeps(problem, beta, at, point, groups, gap * worth, work.tokens)
+            if by_gram:
+                tokens = from_gram(work.grams.matrix(groups, precise=False), problem.design.dim)
+            else:
+                tokens = work.tokens.of(groups)
+            descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
             gain = 0.0 if everyone else FIRST_GAIN
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
@@ -92,15 +98,20 @@ def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: fl
     return at.gap(problem, problem.dual_point(at.S + at.b), beta) < 0.5 * gap
 
 
-def _gram_is_quick(problem: Problem, n_groups: int) -> bool:
-    """Whether Newton's method, with Gram matrices, is done about when steps begin to be judged."""
+def _gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:
+    """Whether there is a Gram matrix about when steps begin to be judged.
+
+    That is when Newton's method is done, or when sweeps need read no more of X.
+    """
     N, p, c = problem.design.n_samples, n_groups * problem.design.dim, problem.n_outputs
     if not problem.loss.quadratic:
         newton_time = newton_seconds(problem, p, p * c if problem.loss.joint else p)
         return newton_time < 3 * TRIAL * step_seconds(problem, N * p)
     speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
-    first_steps = TRIAL * (8 * N * p / speed + STEP)
-    return N * p * p / SPEED + 8 * NEWTON_STEP < 2 * first_steps
+    first_steps = TRIAL * 8 * N * p / speed
+    if sweeps:
+        return 2 * p < N and N * p * p / SPEED < 2 * c * first_steps
+    return N * p * p / SPEED + 8 * NEWTON_STEP < 2 * (first_steps + TRIAL * STEP)
 
 
 def _ready_soon(problem: Problem) -> int:
@@ -119,10 +130,12 @@ def _working_groups(
     excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
     violators = np.flatnonzero(excess > 0)
     N, d = problem.design.n_samples, problem.design.dim
-    few = max(8, int(FEW // (N * d)))
+    few, n_used = max(8, int(FEW // (N * d))), int(np.count_nonzero(used))
     if sweeps:
         few = max(few, _ready_soon(problem))
-    room = max(few, 3 * int(np.count_nonzero(used)))
+        if _gram_is_quick(problem, min(few, n_used + len(violators)), sweeps):
+            violators = violators[excess[violators] > SMALL_PART * excess.max()]
+    room = max(few, 3 * n_used)
     everyone = len(violators) <= room
     if not everyone:
         violators = violators[np.argsort(-excess[violators], kind="stable")[:room]]

@@ -2,9 +2,10 @@ r"""Sweeps over tokens, each moved to its best in turn; for the squared loss.
 
 .. math:: Z_k^+ = \arg\min_z \tfrac12 \|r_k - X_k z\|^2 + \beta w_k \|z\|
 
-with :math:`r_k` what the other tokens leave. A token is read once, for all outputs, and used twice,
-tokens that come later see what earlier ones did, and every few sweeps end with Anderson's
-extrapolation. The sweeps themselves are compiled (``_sweeps.c``), or else NumPy's
+with :math:`r_k` what the other tokens leave. Tokens that come later see what earlier ones did, and
+every few sweeps end with Anderson's extrapolation. What a move changes is followed in samples, for
+which a token is read once and used twice, or, where these are many, in coefficients, by the Gram
+matrix of all tokens. The sweeps themselves are compiled (``_sweeps.c``), or else NumPy's
 (:mod:`~convexformer.solvers.cycle_numpy`).
 
 Tokens are in float32, which shows only in the last digits: the next round starts from a certificate
@@ -27,11 +28,11 @@ from .rounds import NEAR, Round
 from .solution import Clock, Iterate
 
 try:
-    from ._sweeps import cycle
+    from ._sweeps import cycle, transpose
 
     COMPILED = True
 except ImportError:
-    from .cycle_numpy import cycle
+    from .cycle_numpy import cycle, transpose
 
     COMPILED = False
 
@@ -54,9 +55,9 @@ VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond prod
 class Token:
     """Columns of a token less their means, ``unit * A``, times the root of samples' weights."""
 
-    A: Floats  # (d, N)
+    A: Floats  # (d, N), or (d, all coefficients): its products with every token
     unit: float
-    gram: Array  # A A'
+    gram: Floats  # A A'
     curvature: float  # its largest eigenvalue, or a little more
 
 
@@ -87,7 +88,7 @@ class Tokens:
         unit: Array = np.ones(n)
         with np.errstate(over="ignore", invalid="ignore"):
             for rows, columns in self._columns(groups):
-                A[:, rows] = columns.T
+                transpose(columns, A, (len(columns), n * d, rows.start, N))
             tokens = A.reshape(n, d, N)
             gram = tokens @ tokens.transpose(0, 2, 1)
         size = np.einsum("kdd->k", gram) / (d * N)
@@ -96,10 +97,10 @@ class Tokens:
             unit = np.max(largest, axis=0).reshape(n, d).max(axis=1)
             unit[unit == 0] = 1.0
             for rows, columns in self._columns(groups):
-                A[:, rows] = (columns / np.repeat(unit, d)).T
+                columns /= np.repeat(unit, d)
+                transpose(columns, A, (len(columns), n * d, rows.start, N))
             gram = tokens @ tokens.transpose(0, 2, 1)
-        gram, longest = gram.astype(np.float64), _longest(gram)
-        return [Token(*each) for each in zip(tokens, unit, gram, longest, strict=True)]
+        return [Token(*each) for each in zip(tokens, unit, gram, _longest(gram), strict=True)]
 
     def _columns(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
         """A few samples at a time, ``(rows, (rows, groups * d))``: they stay in cache."""
@@ -110,6 +111,23 @@ class Tokens:
             if self.root is not None:
                 A *= self.root[rows, None]
             yield rows, A
+
+
+def from_gram(Q: Array, d: int) -> list[Token]:
+    """Tokens of `d` channels by the Gram matrix of all of them."""
+    size = np.sqrt(np.einsum("kdd->k", _blocks(Q, d)) / d)
+    unit = np.where(size > 0, size, 1.0)
+    scale = np.repeat(unit, d)
+    Q32 = (Q / scale / scale[:, None]).astype(np.float32)
+    gram = np.ascontiguousarray(_blocks(Q32, d))
+    tokens = Q32.reshape(len(gram), d, len(Q))
+    return [Token(*each) for each in zip(tokens, unit, gram, _longest(gram), strict=True)]
+
+
+def _blocks(Q: NDArray, d: int) -> NDArray:
+    """``(d, d)`` blocks on the diagonal."""
+    n = len(Q) // d
+    return np.einsum("kikj->kij", Q.reshape(n, d, n, d))
 
 
 def _longest(grams: Floats) -> Array:
@@ -142,8 +160,8 @@ def suit(problem: Problem) -> bool:
 class Sweeps(Round):
     """One round on the tokens of `groups`.
 
-    Dual points, scores and coefficients are over the size of the first dual point; dual points and
-    scores are also times the root of samples' weights, and tokens over their units.
+    Tokens, ``in_samples`` or by their Gram matrix, are over their units, coefficients and
+    correlations over the size of the first dual point.
     """
 
     def __init__(
@@ -154,24 +172,27 @@ class Sweeps(Round):
         point: DualPoint,
         groups: Groups,
         gap: float,
-        tokens: Tokens,
+        tokens: list[Token],
+        in_samples: bool,
     ) -> None:
         super().__init__(problem, beta, at, point, groups)
         self.start = self.least = gap
-        chosen = tokens.of(groups)
-        V, root = point.V, 1.0 if tokens.root is None else tokens.root[:, None]
-        v = np.divide(V, root, out=np.zeros_like(V), where=V != 0.0)
-        self.size = float(np.max(np.abs(v))) or 1.0
-        unit = np.array([token.unit for token in chosen])[:, None, None]
+        V, weight = point.V, problem.weight[:, None]
+        square = np.sum(np.divide(V * V, weight, out=np.zeros_like(V), where=V != 0.0), axis=0)
+        if not problem.separable:
+            square = square.sum(keepdims=True)
+        self.size = float(np.sqrt(square.sum() / V.size)) or 1.0
+        unit = np.array([token.unit for token in tokens])[:, None, None]
         self.scale = self.size / unit
         self.Z = _by_output(self.Z0) / self.scale
+        (n, c, d), length = self.Z.shape, tokens[0].A.shape[1]
         self.state = (
-            tuple(token.A for token in chosen),
-            (len(groups), *self.Z.shape[:0:-1], len(V), 1 if problem.separable else V.shape[1]),
-            np.array([token.gram for token in chosen]),
-            np.array([1.0 / token.curvature for token in chosen]),
+            tuple(token.A for token in tokens),
+            tuple(token.gram for token in tokens),
+            (n, d, c, length, c // len(square), in_samples),
+            np.array([1.0 / token.curvature for token in tokens]),
             beta / self.size * self.weight[:, 0] / unit[:, 0, 0],
-            np.ascontiguousarray(v.T / self.size),
+            square / self.size**2,
             self.Z,
             _by_output(self.M0) / (unit * self.size),
         )
@@ -200,9 +221,7 @@ class Sweeps(Round):
         if spent < LEAST:
             return False
         ahead = np.log(max(self.least / goal, 1.0))
-        recent = gaps[-RECENT - 1 :]
-        fall = np.log(max(recent[0] / recent[-1], 1.0 + 1e-3)) / (len(recent) - 1)
-        left = ahead / fall * self._cycle_seconds()
+        left = ahead / _fall(gaps) * self._cycle_seconds()
         return self.is_slow(spent, left, self.Z.transpose(0, 2, 1))
 
     def _cycle_seconds(self) -> float:
@@ -211,6 +230,46 @@ class Sweeps(Round):
         token = self.state[0][0].nbytes
         speed = CACHE_SPEED if used * token < CACHE else MEMORY_SPEED
         return CYCLE + (SWEEPS * used + n) * (VISIT + (1 + 0.5 * c) * token / speed)
+
+
+def minimise_quadratic(
+    Q: Array, M: Array, Z: Array, radius: Array, bulk: float, target: float
+) -> Array | None:
+    """Coefficients ``(cells, size)`` whose gap is below `target`, by sweeps from `Z`.
+
+    Of the quadratic with Hessian `Q` and descent direction `M` at `Z`, where the loss is `bulk`,
+    plus ``radius_e ||z_e||``; None where sweeps are slow.
+    """
+    tokens = from_gram(Q, Z.shape[1])
+    unit = np.array([token.unit for token in tokens])
+    limit = radius / unit
+    size = float(limit.max()) or 1.0
+    scale = (size / unit)[:, None, None]
+    z, square = Z[:, None] / scale, np.array([2 * bulk]) / size**2
+    state = (
+        tuple(token.A for token in tokens),
+        tuple(token.gram for token in tokens),
+        (*Z.shape, 1, len(Q), 1, False),
+        np.array([1.0 / token.curvature for token in tokens]),
+        limit / size,
+        square,
+        z,
+        M[:, None] / (unit[:, None, None] * size),
+    )
+    gaps = list[float]()
+    while len(gaps) < MOST_CYCLES:
+        gaps.append(size**2 * cycle(*state)[1])
+        if gaps[-1] <= target:
+            return (scale * z)[:, 0]
+        if len(gaps) > RECENT and np.log(gaps[-1] / target) > MOST_CYCLES * _fall(gaps):
+            break
+    return None
+
+
+def _fall(gaps: list[float]) -> float:
+    """Logarithm by which the gap falls in a cycle, of late."""
+    recent = gaps[-RECENT - 1 :]
+    return float(np.log(max(recent[0] / recent[-1], 1.0 + 1e-3))) / (len(recent) - 1)
 
 
 def _by_output(Z: Array) -> Array:
