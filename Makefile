@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
-SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/solvers/*.[ch])
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/*/*.c)
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
@@ -102,7 +102,7 @@ bench-scaling: $(DEV)  ## Time and memory as N, n, d, c and h double; about 10 m
 	$(BENCH).page
 
 clean:  ## Remove the environment, caches and builds
-	rm -rf $(VENV) $(VENVS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/convexformer/solvers/*.so
+	rm -rf $(VENV) $(VENVS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/convexformer/*/*.so
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

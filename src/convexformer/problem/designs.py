@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
+
+from .nonzeros import COMPILED, FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
 
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
@@ -42,6 +45,10 @@ class Design(ABC):
     def float32(self) -> NDArray[np.float32] | None:
         """All columns ``(N, n_groups * d)`` where they lie in memory in float32."""
         return None
+
+    def gram_work(self, columns: int) -> float:
+        """What a Gram matrix of so many columns takes, in multiply-adds of large products."""
+        return float(self.n_samples * columns**2)
 
     @abstractmethod
     def gather(self, rows: slice, groups: Groups) -> Array:
@@ -301,12 +308,63 @@ class TokenDesign(Design):
         mask = None if self.mask is None else self.mask[rows][:, groups]
         return np.ascontiguousarray(_masked(A, mask)).reshape(len(A), -1)
 
+    # Where X is mostly zero, only its entries count.
+
+    @cached_property
+    def _nonzeros(self) -> Nonzeros | None:
+        width, step = self.n_groups * self.dim, self.n_samples // SOME_ROWS
+        if not COMPILED or self.n_samples < LEAST_ROWS or width < 1 / FEW:
+            return None
+        some = slice(0, SOME_ROWS * step, step)
+        if not look_sparse(self.gather(some, np.arange(self.n_groups))):
+            return None
+        rows = row_slices(self.n_samples, width, FEW_BYTES)
+        everyone = np.arange(self.n_groups)
+        blocks = ((part, self.gather(part, everyone)) for part in rows)
+        return Nonzeros.of(self.blocks() if self._is_plain else blocks, self.n_samples, width)
+
+    def gram_work(self, columns: int) -> float:
+        dense = super().gram_work(columns)
+        return dense if self._nonzeros is None else SCATTERED * self._nonzeros.density**2 * dense
+
+    def gram(
+        self, groups: Groups, weights: Array, center: Array | None, dtype: type = np.float64
+    ) -> tuple[Array, Array]:
+        if self._nonzeros is None:
+            return super().gram(groups, weights, center, dtype)
+        columns = self._columns_of(groups)
+        Q = np.array([self._nonzeros.gram(columns, w) for w in weights.T])
+        q, total = self._nonzeros.correlate(weights)[columns], weights.sum(axis=0)
+        if center is not None:
+            mean = center.ravel()[columns]
+            for j, part in enumerate(Q):
+                part -= np.outer(mean, q[:, j]) + np.outer(q[:, j] - total[j] * mean, mean)
+            q -= np.outer(mean, total)
+        return Q, q
+
+    def cross_gram(
+        self, old: Groups, new: Groups, weight: Array, center: Array | None, dtype: type
+    ) -> tuple[Array, Array]:
+        if self._nonzeros is None:
+            return super().cross_gram(old, new, weight, center, dtype)
+        both = np.sort(np.concatenate([old, new]))
+        Q = self.gram(both, weight[:, None], center)[0][0]
+        first, second = (self._columns_of(np.searchsorted(both, part)) for part in (old, new))
+        return Q[np.ix_(second, second)], Q[np.ix_(first, second)]
+
+    def _columns_of(self, groups: Groups) -> Groups:
+        return (self.dim * groups[:, None] + np.arange(self.dim)).ravel()
+
     def _predict_all(self, Z: Array) -> Array:
+        if self._nonzeros is not None:
+            return self._nonzeros.predict(Z.reshape(-1, Z.shape[2]))
         if not self._is_plain:
             return self._predict(Z, np.arange(self.n_groups))
         return product(self.X.reshape(self.n_samples, -1), Z.reshape(-1, Z.shape[2]))
 
     def _correlate_all(self, V: Array) -> Array:
+        if self._nonzeros is not None:
+            return self._nonzeros.correlate(V).reshape(*self.X.shape[1:], -1)
         if not self._is_plain:
             return self._correlate(V, np.arange(self.n_groups))
         M = transposed_product(self.X.reshape(self.n_samples, -1), V)
@@ -355,6 +413,8 @@ class TokenDesign(Design):
         return np.ascontiguousarray(A, dtype=dtype).reshape(self.n_samples, -1)
 
     def prefers_all(self, groups: Groups) -> bool:
+        if self._nonzeros is not None:
+            return True
         return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)
 
     @property

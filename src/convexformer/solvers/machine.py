@@ -3,6 +3,13 @@
 Rough and fixed, so that the same problem is solved the same way everywhere.
 """
 
+try:
+    from . import _sweeps  # noqa: F401
+
+    COMPILED = True
+except ImportError:  # what is there for it in NumPy takes its place
+    COMPILED = False
+
 CACHE = 16e6  # bytes that are quick to read again and again
 CACHE_SPEED, MEMORY_SPEED = 40e9, 16e9  # bytes a second, from there and from beyond
 SPEED, SPEED32 = 50e9, 80e9  # multiply-adds a second of large products, in float64 and float32

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Huber, Problem
 from ..problem.designs import Groups
-from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
+from .machine import CACHE, CACHE_SPEED, COMPILED, MEMORY_SPEED, SPEED
 from .matrixfree import Curvature, SecularCG
 from .near import NearKernelSystem
 from .secular import SecularNewton
 from .solution import Iterate
-from .sweeps import COMPILED, minimise_quadratic
+from .sweeps import minimise_quadratic
 from .systems import GramSystem, JointKernelSystem, KernelSystem, OutlierSystem, System
 from .workspace import LARGE_GRAM, Workspace
 
@@ -232,7 +232,7 @@ class SecondOrderModel:
     @property
     def _dtype(self) -> type:
         """Of large curvatures float32 will do: the gradient is exact, the next step mends."""
-        work = self.problem.design.n_samples * self._n_coefficients**2
+        work = self.problem.design.gram_work(self._n_coefficients)
         return np.float64 if self.precise or work < LARGE_GRAM else np.float32
 
     def _kernel_systems(self) -> list[System]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
-from .machine import SPEED
+from .machine import COMPILED, SPEED
 from .solution import Clock, Iterate
 
 Array = NDArray[np.float64]
@@ -77,7 +77,9 @@ def newton_seconds(problem: Problem, columns: int, used: int) -> float:
     if problem.loss.joint:
         samples *= problem.n_outputs - 1
     size = min(used, samples)
-    form = N * used**2 if used <= samples else N**2 * columns
+    form = problem.design.gram_work(used) if used <= samples else N**2 * columns
     models, steps = (1, 8) if problem.loss.quadratic else (6, 18)
+    if COMPILED and models > 1 and problem.n_outputs == 1:
+        steps = 8  # models are left to sweeps, as a rule
     flops = models * form + steps * size**3 / 3
     return OTHERS * flops / SPEED + steps * NEWTON_STEP

@@ -23,18 +23,14 @@ from numpy.typing import NDArray
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups, row_slices
 from .cycle_numpy import SWEEPS
-from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED
+from .machine import CACHE, CACHE_SPEED, COMPILED, MEMORY_SPEED
 from .rounds import NEAR, Round
 from .solution import Clock, Iterate
 
-try:
+if COMPILED:
     from ._sweeps import cycle, transpose
-
-    COMPILED = True
-except ImportError:
+else:
     from .cycle_numpy import cycle, transpose
-
-    COMPILED = False
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]

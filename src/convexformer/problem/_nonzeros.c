@@ -1,0 +1,175 @@
+/* Rows that are mostly zero, their entries and Gram matrices: what nonzeros.py asks for, compiled. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, ARRAYS };
+
+/* The lower half of Q += sum_i weight_i x_i x_i', x the entries of row i that have a place in Q; as
+   far as places ascend with columns. 0 where memory is short. */
+static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
+{
+    const int32_t *start = at[START], *column = at[COLUMN], *place = at[PLACE];
+    const double *value = at[VALUE], *weight = at[WEIGHT];
+    Py_ssize_t *here = malloc((columns + 1) * sizeof *here);
+    double *x = malloc((columns + 1) * sizeof *x);
+    const int enough = here != NULL && x != NULL;
+    for (Py_ssize_t i = 0; enough && i < rows; i++) {
+        Py_ssize_t n = 0;
+        for (int32_t l = start[i]; l < start[i + 1]; l++)
+            if (place[column[l]] >= 0)
+                here[n] = place[column[l]], x[n++] = value[l];
+        for (Py_ssize_t j = 0; j < n; j++) {
+            double *row = (double *)at[Q] + here[j] * p;
+            const double by = weight[i] * x[j];
+            for (Py_ssize_t k = 0; k <= j; k++)
+                row[here[k]] += by * x[k];
+        }
+    }
+    free(here);
+    free(x);
+    return enough;
+}
+
+/* List the entries of some rows: where those of each end, their columns and values. Returns how many
+   there are, or -1 where they, and one more, find no room. */
+static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t room)
+{
+    const double *x = at[0];
+    int32_t *end = at[1], *column = at[2];
+    double *value = at[3];
+    Py_ssize_t n = 0;
+    for (Py_ssize_t i = 0; i < rows; i++, x += columns) {
+        if (n + columns >= room) { /* may be too many: look twice */
+            Py_ssize_t more = 0;
+            for (Py_ssize_t j = 0; j < columns; j++)
+                more += x[j] != 0;
+            if (n + more >= room)
+                return -1;
+        }
+        for (Py_ssize_t j = 0; j < columns; j++) { /* written in any case: no branch to guess */
+            column[n] = (int32_t)j, value[n] = x[j];
+            n += x[j] != 0;
+        }
+        end[i] = (int32_t)n;
+    }
+    return n;
+}
+
+/* Arrays of Python ---------------------------------------------------------------------------- */
+
+/* Contiguous arrays of so many numbers of these types; those from `writable` on are written. */
+static int get(int count, PyObject **given, Py_buffer *views, void **at, const char *types,
+               const Py_ssize_t *sizes, int writable)
+{
+    int n = 0;
+    for (; n < count; n++) {
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (n >= writable ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(given[n], views + n, flags) < 0)
+            break;
+        at[n] = views[n].buf;
+        if (views[n].format[0] != types[n] || views[n].format[1] != 0 ||
+            views[n].len / views[n].itemsize != sizes[n]) {
+            PyErr_Format(PyExc_ValueError, "Array %d must have %zd numbers of type %c.", n,
+                         sizes[n], types[n]);
+            n++;
+            break;
+        }
+    }
+    if (!PyErr_Occurred())
+        return 1;
+    while (n > 0)
+        PyBuffer_Release(views + --n);
+    return 0;
+}
+
+static PyObject *entries(PyObject *self, PyObject *args)
+{
+    PyObject *given[4];
+    Py_ssize_t rows, columns, room, found;
+    if (!PyArg_ParseTuple(args, "(nnn)OOOO", &rows, &columns, &room, given, given + 1, given + 2,
+                          given + 3))
+        return NULL;
+    if (rows < 0 || columns < 1 || room < 1 || room > INT32_MAX || columns > INT32_MAX)
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    const Py_ssize_t sizes[4] = {rows * columns, rows, room, room};
+    Py_buffer views[4];
+    void *at[4];
+    if (!get(4, given, views, at, "diid", sizes, 1))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    found = list(at, rows, columns, room);
+    Py_END_ALLOW_THREADS
+    for (int n = 0; n < 4; n++)
+        PyBuffer_Release(views + n);
+    return PyLong_FromSsize_t(found);
+}
+
+/* Whether rows begin where others end, and columns and places are there. */
+static int is_sound(void **at, Py_ssize_t rows, Py_ssize_t entries, Py_ssize_t columns,
+                    Py_ssize_t p)
+{
+    const int32_t *start = at[START], *column = at[COLUMN], *place = at[PLACE];
+    int sound = start[0] == 0 && start[rows] == entries;
+    for (Py_ssize_t i = 0; i < rows; i++)
+        sound &= start[i] <= start[i + 1] && start[i + 1] - start[i] <= columns;
+    for (Py_ssize_t l = 0; l < entries; l++)
+        sound &= column[l] >= 0 && column[l] < columns;
+    for (Py_ssize_t j = 0; j < columns; j++)
+        sound &= place[j] < p;
+    return sound;
+}
+
+static PyObject *gram(PyObject *self, PyObject *args)
+{
+    PyObject *given[ARRAYS];
+    Py_ssize_t rows, entries, columns, p;
+    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOO", &rows, &entries, &columns, &p, given, given + 1,
+                          given + 2, given + 3, given + 4, given + 5))
+        return NULL;
+    const Py_ssize_t sizes[ARRAYS] = {rows + 1, entries, entries, rows, columns, p * p};
+    Py_buffer views[ARRAYS];
+    void *at[ARRAYS];
+    int done = 0;
+    if (!get(ARRAYS, given, views, at, "iiddid", sizes, Q))
+        return NULL;
+    if (!is_sound(at, rows, entries, columns, p))
+        PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        done = add(at, rows, columns, p);
+        Py_END_ALLOW_THREADS
+        if (!done)
+            PyErr_NoMemory();
+    }
+    for (int n = 0; n < ARRAYS; n++)
+        PyBuffer_Release(views + n);
+    if (!done)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"entries", entries, METH_VARARGS,
+     "entries((rows, columns, room), X, end, column, value) -> how many\n\n"
+     "List what is not zero: where those of each row end, their columns and values; -1 without\n"
+     "room for them, and one more."},
+    {"gram", gram, METH_VARARGS,
+     "gram((rows, entries, columns, p), start, column, value, weight, place, Q)\n\n"
+     "Add the lower half of X' diag(weight) X to Q (p, p), of columns that have a place in it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_nonzeros", "Few entries of X, compiled.", 0, methods,
+    slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__nonzeros(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,14 @@
+from numpy.typing import NDArray
+
+def entries(
+    shape: tuple[int, int, int], X: NDArray, end: NDArray, column: NDArray, value: NDArray
+) -> int: ...
+def gram(
+    shape: tuple[int, int, int, int],
+    start: NDArray,
+    column: NDArray,
+    value: NDArray,
+    weight: NDArray,
+    place: NDArray,
+    Q: NDArray,
+) -> None: ...

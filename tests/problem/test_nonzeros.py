@@ -1,0 +1,135 @@
+"""X that is mostly zero: the same answers from its entries alone."""
+
+import numpy as np
+import pytest
+
+from convexformer.problem import Logistic, Problem, Softmax, Squared, Token, TokenDesign, nonzeros
+from convexformer.problem.designs import Design
+from convexformer.problem.nonzeros import Nonzeros
+from convexformer.solvers import solve
+
+compiled = pytest.mark.skipif(not nonzeros.COMPILED, reason="nothing was compiled")
+
+
+def letters(N=700, n=6, d=20, seed=0, dtype=np.float64):
+    """One letter out of `d` at every place."""
+    rng = np.random.default_rng(seed)
+    X = np.zeros((N, n, d), dtype=dtype)
+    X[np.arange(N)[:, None], np.arange(n), rng.integers(0, d, (N, n))] = 1.0
+    return X * rng.uniform(0.5, 2.0, (N, n, 1)).astype(dtype)
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("X", "mask"),
+    [
+        (letters(), None),
+        (letters(dtype=np.float32), None),
+        (letters(N=1400)[::2], None),
+        (letters(n=12)[:, :6], None),
+        (
+            np.where(np.arange(6)[:, None] < 4, letters(), np.nan),
+            np.tile(np.arange(6) < 4, (700, 1)),
+        ),
+    ],
+    ids=["plain", "float32", "rows apart", "tokens apart", "masked"],
+)
+@pytest.mark.parametrize("c", [1, 3])
+def test_products_are_those_of_all_entries(X, mask, c):
+    rng = np.random.default_rng(1)
+    design = TokenDesign(X, mask)
+    assert design._nonzeros is not None
+    A = X.astype(float).reshape(700, -1)
+    if mask is not None:
+        A = np.where(np.repeat(mask, 20, axis=1), A, 0.0)
+    assert design._nonzeros.density == pytest.approx(np.mean(A != 0))
+    Z, V, groups = rng.normal(size=(6, 20, c)), rng.normal(size=(700, c)), np.array([1, 3, 5])
+    np.testing.assert_allclose(design.predict(Z), A @ Z.reshape(-1, c), atol=1e-12)
+    some = np.zeros_like(Z)
+    some[groups] = Z[groups]
+    np.testing.assert_allclose(
+        design.predict(Z[groups], groups), A @ some.reshape(-1, c), atol=1e-12
+    )
+    M = (A.T @ V).reshape(6, 20, c)
+    np.testing.assert_allclose(design.correlate(V), M, atol=1e-12)
+    np.testing.assert_allclose(design.correlate(V, groups), M[groups], atol=1e-12)
+
+
+@compiled
+@pytest.mark.parametrize("centered", [False, True])
+def test_gram_matrices_are_those_of_all_entries(centered):
+    rng = np.random.default_rng(1)
+    design, W = TokenDesign(letters()), rng.uniform(size=(700, 2))
+    center = design.means(W[:, 0]) if centered else None
+    groups = np.array([0, 2, 5])
+    found, expected = (way(design, groups, W, center) for way in (TokenDesign.gram, Design.gram))
+    for here, there in zip(found, expected, strict=True):
+        np.testing.assert_allclose(here, there, atol=1e-11)
+    for old, new in (([4, 1], [3, 0]), ([], [2, 1])):
+        given = (np.array(old, dtype=np.intp), np.array(new), W[:, 0], center, np.float64)
+        found, expected = (
+            way(design, *given) for way in (TokenDesign.cross_gram, Design.cross_gram)
+        )
+        for here, there in zip(found, expected, strict=True):
+            np.testing.assert_allclose(here, there, atol=1e-11)
+
+
+@compiled
+@pytest.mark.parametrize("loss", [Squared(), Logistic(), Softmax()])
+def test_the_same_optimum_is_found(monkeypatch, loss):
+    X, rng = letters(), np.random.default_rng(2)
+    F = np.einsum("nkd,kdc->nc", X[:, :3], rng.normal(size=(3, 20, 3))) + rng.normal(size=(700, 3))
+    Y = np.eye(3)[F.argmax(axis=1)] if isinstance(loss, Softmax) else F[:, :1]
+    Y = np.sign(Y) if isinstance(loss, Logistic) else Y
+    found = []
+    for dense in (False, True):
+        if dense:
+            monkeypatch.setattr(TokenDesign, "_nonzeros", None)
+        problem = Problem(TokenDesign(X), loss, Token(), Y)
+        found.append(solve(problem, 0.1 * problem.beta_max, tol=1e-8))
+        assert found[-1].converged
+    np.testing.assert_allclose(*(one.certificate.primal for one in found), rtol=2e-8)
+
+
+@compiled
+def test_too_many_entries_are_not_listed():
+    X = letters()
+    assert TokenDesign(np.random.default_rng(0).normal(size=(700, 6, 20)))._nonzeros is None
+    assert TokenDesign(X[:200])._nonzeros is None  # few samples
+    X[1::2] = 1.0  # many, but not where X is looked at
+    assert TokenDesign(X)._nonzeros is None
+    A = np.eye(12)[:10]
+    assert Nonzeros.of([(slice(0, 10), A)], 10, 12).X.nnz == 10
+    A[-1, :2] = 1.0
+    assert Nonzeros.of([(slice(0, 10), A)], 10, 12).X.nnz == 12
+    A[0, -1] = 1.0
+    assert Nonzeros.of([(slice(0, 10), A)], 10, 12) is None
+
+
+@compiled
+def test_nothing_but_zeros():
+    X = np.zeros((300, 3, 10))
+    assert TokenDesign(X)._nonzeros.X.nnz == 0
+    problem = Problem(TokenDesign(X), Squared(), Token(), np.arange(300.0)[:, None])
+    assert problem.beta_max == 0.0 and solve(problem, 0.0).converged
+
+
+@compiled
+def test_arrays_that_do_not_fit_are_refused():
+    X = Nonzeros.of([(slice(0, 4), np.eye(4, 40))], 4, 40).X
+    place, Q, weight = np.arange(40, dtype=np.int32), np.zeros((40, 40)), np.ones(4)
+    good = [(4, 4, 40, 40), X.indptr, X.indices, X.data, weight, place, Q]
+    nonzeros.gram(*good)
+    np.testing.assert_array_equal(Q, np.diag(np.arange(40) < 4).astype(float))
+    wrong = {
+        1: X.indptr + np.int32(1),
+        2: X.indices + np.int32(37),
+        4: weight[1:],
+        5: place + np.int32(1),
+        6: Q.astype(np.float32),
+    }
+    for j, array in wrong.items():
+        with pytest.raises(ValueError, match=r"range|numbers of type"):
+            nonzeros.gram(*good[:j], array, *good[j + 1 :])
+    with pytest.raises(ValueError, match="range"):
+        nonzeros.entries((4, 40, 0), np.zeros((4, 40)), *(np.zeros(0, np.int32),) * 2, np.zeros(0))
