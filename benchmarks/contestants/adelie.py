@@ -4,6 +4,7 @@ Its loss is divided by N, and for several outputs by c as well; groups of a mult
 a token of all outputs, which is the `token` penalty. Group weights default to the square roots of
 group sizes, so ones are passed. ``start`` says how it comes to a single beta: at once, or on a path
 of ten from beta_max. ``gram`` is its covariance method; forming ``X'X`` is part of the time.
+``sparse`` gives it X that is mostly zero as a sparse matrix, made for nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def sweeps(task: Task) -> list[list[dict[str, Any]]]:
     groups, d, c = task.shape
     if task.loss == "squared" and c == 1 and groups * d <= 4096 and not task.intercept:
         found.append(tolerances(*EXPONENTS, start=starts[0], gram=True))
+    if task.gates is None and np.count_nonzero(task.X) < 0.1 * task.X.size:
+        found.append(tolerances(*EXPONENTS, start=starts[0], sparse=True))
     return found
 
 
@@ -44,18 +47,24 @@ def load() -> None:
     import adelie  # noqa: F401
 
 
-def prepare(task: Task) -> tuple[Task, Array]:
-    return task, design_matrix(task)
+def prepare(task: Task) -> tuple[Task, Array, Any]:
+    import adelie as ad
+    from scipy.sparse import csc_matrix
+
+    A = design_matrix(task)
+    sparse = any(one[0].get("sparse") for one in sweeps(task))
+    return task, A, ad.matrix.sparse(csc_matrix(A), method="naive") if sparse else None
 
 
-def solve(prepared: tuple[Task, Array], setting: dict[str, Any]) -> Solutions:
-    task, A = prepared
+def solve(prepared: tuple[Task, Array, Any], setting: dict[str, Any]) -> Solutions:
+    task, A, sparse = prepared
+    A = sparse if setting.get("sparse") else A
     if task.Y.shape[1] > 1 and task.penalty == "token-output":
         return by_output(task, lambda one: _solve(one, A, setting))
     return _solve(task, A, setting)
 
 
-def _solve(task: Task, A: Array, setting: dict[str, Any]) -> Solutions:
+def _solve(task: Task, A: Any, setting: dict[str, Any]) -> Solutions:
     import adelie as ad
 
     betas = list(task.betas)
@@ -69,7 +78,7 @@ def _solve(task: Task, A: Array, setting: dict[str, Any]) -> Solutions:
         "early_exit": False,
         "progress_bar": False,
     }
-    scale = len(A) * (task.Y.shape[1] if task.loss != "logistic" else 1)
+    scale = len(task.Y) * (task.Y.shape[1] if task.loss != "logistic" else 1)
     lambdas = np.array(betas) / scale
     if setting.get("gram"):
         gram, v = np.asfortranarray(A.T @ A) / scale, A.T @ task.Y[:, 0] / scale

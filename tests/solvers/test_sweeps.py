@@ -171,7 +171,7 @@ def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0):
     step = 1 / np.linalg.eigvalsh(grams.astype(float)).max(axis=1)
     square = np.sum(v.reshape(c // part, -1) ** 2, axis=1)
     flat = A.reshape(n * d, N)
-    tokens = A if in_samples else (flat @ flat.T).reshape(n, d, n * d)
+    tokens = A if in_samples else (flat.astype(float) @ flat.T).reshape(n, d, n * d)
     shape = (n, d, c, tokens.shape[2], part, in_samples)
     return (tuple(tokens), tuple(grams), shape, step, limit, square, Z, M), A.astype(float), v
 

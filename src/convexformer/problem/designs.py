@@ -116,7 +116,8 @@ class Design(ABC):
         if size > 1e-9 * total * np.max(np.abs(few), initial=0.0):
             return size == 0.0
         largest = max(float(np.max(np.abs(A), initial=0.0)) for _, A in self.blocks())
-        return bool(size <= 4 * np.finfo(float).eps * total * largest)
+        rounding = (4 + np.sqrt(self.n_samples)) * np.finfo(float).eps
+        return bool(size <= rounding * total * largest)
 
     def means(self, weight: Array) -> Array:
         """Weighted mean of every column, ``(n_groups, d)``."""

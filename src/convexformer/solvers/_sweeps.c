@@ -5,9 +5,9 @@
    for all outputs, or for each of them: as many as share tokens are a part.
 
    It takes the squares of v and the correlations M_k = A_k v to begin with, then changes only, e,
-   either of v, or, where samples are many, of M: in samples or in coefficients. Matrices are
-   float32, and so are sums of a few products; what these add up to is float64. cycle_numpy.py says
-   the same in NumPy, and stands in where nothing was compiled. */
+   either of v, or, where samples are many, of M: in samples or in coefficients. In samples tokens
+   are float32, and so are sums of a few products; what these add up to is float64, as all is in
+   coefficients. cycle_numpy.py says the same in NumPy, and stands in where nothing was compiled. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -36,9 +36,9 @@
 typedef struct {
     Py_ssize_t n, d, c, N;
     Py_ssize_t part;      /* outputs that share tokens: c or 1 */
-    int in_samples;       /* else N is n * d, and tokens are rows of the Gram matrix of all */
-    const float **A;      /* n tokens (d, N) */
-    const float **gram;   /* n matrices (d, d): A_k A_k' */
+    int in_samples;       /* else N is n * d */
+    const void **A;       /* n tokens (d, N), float; or rows of the Gram matrix of all, double */
+    const void **gram;    /* n matrices (d, d): A_k A_k', float */
     const double *step;   /* (n,): one over the largest eigenvalue of the same */
     const double *limit;  /* (n,) */
     double *square;       /* (c / part,): of v */
@@ -153,8 +153,29 @@ static void correlate(const Round *at, Py_ssize_t k, const double *e, const floa
 }
 
 /* e[l] -= sum_j move[l, j] A[j], for c outputs */
-VECTORISED static void subtract(const Round *at, Py_ssize_t c, const float *A, const double *move,
-                                double *e)
+VECTORISED static void subtract_double(const Round *at, Py_ssize_t c, const double *A,
+                                       const double *move, double *e)
+{
+    const Py_ssize_t N = at->N, d = at->d;
+    for (Py_ssize_t l = 0; l < c; l++, e += N, move += d) {
+        Py_ssize_t j = 0;
+        for (; j + 4 <= d; j += 4) {
+            const double *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N, *m = move + j;
+#pragma omp simd
+            for (Py_ssize_t i = 0; i < N; i++)
+                e[i] -= (m[0] * a0[i] + m[1] * a1[i]) + (m[2] * a2[i] + m[3] * a3[i]);
+        }
+        for (; j < d; j++) {
+            const double *a = A + j * N;
+#pragma omp simd
+            for (Py_ssize_t i = 0; i < N; i++)
+                e[i] -= move[j] * a[i];
+        }
+    }
+}
+
+VECTORISED static void subtract_float(const Round *at, Py_ssize_t c, const float *A,
+                                      const double *move, double *e)
 {
     const Py_ssize_t N = at->N, d = at->d;
     for (Py_ssize_t l = 0; l < c; l++, e += N, move += d) {
@@ -177,6 +198,14 @@ VECTORISED static void subtract(const Round *at, Py_ssize_t c, const float *A, c
                 e[i] -= m * a[i];
         }
     }
+}
+
+static void subtract(const Round *at, Py_ssize_t c, Py_ssize_t k, const double *move, double *e)
+{
+    if (at->in_samples)
+        subtract_float(at, c, at->A[k], move, e);
+    else
+        subtract_double(at, c, at->A[k], move, e);
 }
 
 /* out = G x */
@@ -256,7 +285,7 @@ static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scr
         return;
     for (Py_ssize_t j = 0; j < one; j++)
         z[j] += move[j];
-    subtract(at, at->c, at->A[k], move, e);
+    subtract(at, at->c, k, move, e);
 }
 
 /* By how much the objective of a part is higher at one point of a cycle than at another: not the
@@ -359,7 +388,7 @@ static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, dou
             continue;
         for (Py_ssize_t j = 0; j < size; j++)
             scratch[j] = -Z[here + j];
-        subtract(at, at->part, at->A[k], scratch, e + start);
+        subtract(at, at->part, k, scratch, e + start);
         memset(Z + here, 0, size * sizeof *Z);
     }
     if (rise(at, first, at->Z, last, Z, e) < 0) {
@@ -490,7 +519,8 @@ static PyObject *cycle(PyObject *self, PyObject *args)
         const Py_ssize_t k = n_matrices % at.n;
         const int first = n_matrices < at.n;
         PyObject *matrix = PyTuple_GetItem(first ? tokens : grams, k);
-        if (!get(matrix, matrices + n_matrices, 'f', at.d * (first ? at.N : at.d), 0))
+        const char type = first && !at.in_samples ? 'd' : 'f';
+        if (!get(matrix, matrices + n_matrices, type, at.d * (first ? at.N : at.d), 0))
             goto end;
         at.A[n_matrices] = matrices[n_matrices].buf;
     }

@@ -6,8 +6,8 @@ r"""What ``_sweeps.c`` compiles, in NumPy: the same, slower, where nothing was c
 for all outputs, or for each of them.
 
 It takes the squares of v and the correlations :math:`M_k = A_k v` to begin with, then changes only,
-e, either of v, or, where samples are many, of M: in samples or in coefficients. Matrices are
-float32.
+e, either of v, or, where samples are many, of M: in samples, where tokens are float32, or in
+coefficients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
 
 def cycle(
-    tokens: tuple[Floats, ...],
+    tokens: tuple[NDArray, ...],
     grams: tuple[Floats, ...],
     shape: tuple[int, int, int, int, int, bool],
     step: Array,
@@ -57,7 +57,7 @@ def cycle(
 class _Part:
     """Outputs that share tokens."""
 
-    tokens: tuple[Floats, ...]
+    tokens: tuple[NDArray, ...]
     grams: tuple[Floats, ...]
     in_samples: bool
     step: Array
@@ -79,7 +79,7 @@ class _Part:
                 own = self.grams[k], float(self.step[k]), float(self.limit[k])
                 move = _best_move(Z[k], r, *own)
                 Z[k] += move
-                e -= move.astype(np.float32) @ self.tokens[k]
+                e -= move.astype(self.tokens[k].dtype) @ self.tokens[k]
             trail.append((Z.copy(), e.copy()))
         e = self._extrapolate(trail)
         change = np.array([self._correlated(k, e) for k in range(len(M))])
@@ -107,7 +107,7 @@ class _Part:
         changed = np.tensordot(share, np.array([e for _, e in trail[1:]]), axes=1)
         gone = ~np.any(Z, axis=(1, 2)) & np.any(there, axis=(1, 2))
         for k in np.flatnonzero(gone).tolist():
-            changed += there[k].astype(np.float32) @ self.tokens[k]
+            changed += there[k].astype(self.tokens[k].dtype) @ self.tokens[k]
             there[k] = 0.0
         # By how much the objective rises: not the difference of two values, which would round.
         if self.in_samples:

@@ -34,6 +34,7 @@ SMALL = 1e5  # entries of X below which a factorisation costs nothing
 TINY = 5e3  # below which it is welcome even after sweeps, for its digits
 FEW = 2e6  # entries of X in a first round of steps
 LITTLE_WORK = 3e8  # multiply-adds that sweeps may take to prepare for a first round
+MUCH_WORK = 3e8  # multiply-adds of a Gram matrix that had better be small
 SMALL_PART = 0.1  # of the largest excess: tokens that a first Gram matrix is spared
 SOME = 16  # tokens whose sweeps tell as well as steps on all at once whether they will be slow
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
@@ -129,15 +130,20 @@ def _working_groups(
     used = np.any(problem.penalty.norms(Z) > 0, axis=1)
     excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
     violators = np.flatnonzero(excess > 0)
-    N, d = problem.design.n_samples, problem.design.dim
+    N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)
     few, n_used = max(8, int(FEW // (N * d))), int(np.count_nonzero(used))
     if sweeps:
         few = max(few, _ready_soon(problem))
-        if _gram_is_quick(problem, min(few, n_used + len(violators)), sweeps):
-            violators = violators[excess[violators] > SMALL_PART * excess.max()]
     room = max(few, 3 * n_used)
-    everyone = len(violators) <= room
-    if not everyone:
+    if sweeps and _dear_gram(problem, n_used + min(room, n_violators)):
+        violators = violators[excess[violators] > SMALL_PART * excess.max()]
+    if len(violators) > room:
         violators = violators[np.argsort(-excess[violators], kind="stable")[:room]]
     used[violators] = True
-    return np.flatnonzero(used), everyone
+    return np.flatnonzero(used), len(violators) == n_violators
+
+
+def _dear_gram(problem: Problem, n_groups: int) -> bool:
+    """Whether there is to be a Gram matrix, of a size that some tokens are better spared."""
+    work = problem.design.gram_work(n_groups * problem.design.dim)
+    return work > MUCH_WORK and _gram_is_quick(problem, n_groups, True)

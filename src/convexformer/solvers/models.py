@@ -28,7 +28,7 @@ LARGEST_FACTOR = 4000  # unknowns up to which factorisations may be the faster
 LARGEST = 8000  # unknowns up to which a factorisation makes up for their failure
 LARGEST_BLOCK = 128  # channels up to which their blocks are worth inverting
 WORTH_KEEPING = 0.6  # of a kernel's time that conjugate gradients may take where it is kept
-TIGHTER = 0.02  # what sweeps, which take next to no time, add to that accuracy
+TIGHTER = 1e-3  # what sweeps, which take next to no time, add to that accuracy
 NEAR_GAIN = 0.02  # what float32 adds to the accuracy asked of a model that is the loss itself
 MOST_OUTLIERS, MOST_SAMPLES = 1500, 4000  # up to which outliers are cells of their own
 
@@ -78,16 +78,15 @@ class SecondOrderModel:
         weight = problem.penalty.column(problem.shape[0])[groups]
         radius = self.beta * np.broadcast_to(weight, self.cells.shape)[self.cells]
         eta = (problem.penalty.norms(self.at.Z[groups]) / weight)[self.cells]
-        if self._may_sweep:
-            z = self._by_sweeps(radius, TIGHTER * target)
-            if z is not None:
-                Z[groups] = self._unpack(z[:, :, None])
-                return Z
         if isinstance(problem.loss, Huber) and self._few_outliers(problem.loss):
             limit, beyond = self._outlier_cells(problem.loss)
             radius, eta = np.append(radius, limit), np.append(eta, beyond)
             systems = self._outlier_systems()
         else:
+            found = self._by_sweeps(radius, TIGHTER * target) if self._may_sweep else None
+            if found is not None:
+                Z[groups] = self._unpack(found[:, :, None])
+                return Z
             systems = self._systems()
         newton = SecularNewton(systems, radius, self.beta, self.at.loss, self.late)
         z = newton.minimise(eta, target)

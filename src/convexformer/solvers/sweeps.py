@@ -8,8 +8,8 @@ which a token is read once and used twice, or, where these are many, in coeffici
 matrix of all tokens. The sweeps themselves are compiled (``_sweeps.c``), or else NumPy's
 (:mod:`~convexformer.solvers.cycle_numpy`).
 
-Tokens are in float32, which shows only in the last digits: the next round starts from a certificate
-in float64.
+Tokens in samples are float32, which shows only in the last digits: the next round starts from a
+certificate in float64.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond prod
 class Token:
     """Columns of a token less their means, ``unit * A``, times the root of samples' weights."""
 
-    A: Floats  # (d, N), or (d, all coefficients): its products with every token
+    A: NDArray  # (d, N) in float32, or (d, all coefficients): its products with every token
     unit: float
     gram: Floats  # A A'
     curvature: float  # its largest eigenvalue, or a little more
@@ -114,9 +114,9 @@ def from_gram(Q: Array, d: int) -> list[Token]:
     size = np.sqrt(np.einsum("kdd->k", _blocks(Q, d)) / d)
     unit = np.where(size > 0, size, 1.0)
     scale = np.repeat(unit, d)
-    Q32 = (Q / scale / scale[:, None]).astype(np.float32)
-    gram = np.ascontiguousarray(_blocks(Q32, d))
-    tokens = Q32.reshape(len(gram), d, len(Q))
+    Q = Q / scale / scale[:, None]
+    gram = _blocks(Q, d).astype(np.float32, order="C")
+    tokens = Q.reshape(len(gram), d, len(Q))
     return [Token(*each) for each in zip(tokens, unit, gram, _longest(gram), strict=True)]
 
 
