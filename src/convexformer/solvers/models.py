@@ -85,7 +85,7 @@ class SecondOrderModel:
         else:
             found = self._by_sweeps(radius, TIGHTER * target) if self._may_sweep else None
             if found is not None:
-                Z[groups] = self._unpack(found[:, :, None])
+                Z[groups] = self._unpack(found)
                 return Z
             systems = self._systems()
         newton = SecularNewton(systems, radius, self.beta, self.at.loss, self.late)
@@ -206,11 +206,10 @@ class SecondOrderModel:
 
     def _by_sweeps(self, radius: Array, target: float) -> Array | None:
         """Coefficients of the cells, by sweeps where these are quick."""
-        Q, shape = self._hessians()[0], (len(radius), -1)
-        G, Z = self._pack(self.point.M[self.groups]), self._pack(self.at.Z[self.groups])
-        return minimise_quadratic(
-            Q, G.reshape(shape), Z.reshape(shape), radius, self.at.loss, target
-        )
+        Q, shape = self._hessians()[0], (len(radius), -1, 1)
+        parts = (part[self.groups] for part in (self.point.M, self.at.Z))
+        M, Z = (self._pack(part).reshape(shape) for part in parts)
+        return minimise_quadratic(Q, M, Z, radius, self.at.loss, target)
 
     def _hessians(self) -> list[Array]:
         problem, groups = self.problem, self.groups

@@ -111,7 +111,7 @@ class Tokens:
 
 def from_gram(Q: Array, d: int) -> list[Token]:
     """Tokens of `d` channels by the Gram matrix of all of them."""
-    size = np.sqrt(np.einsum("kdd->k", _blocks(Q, d)) / d)
+    size = np.sqrt(np.maximum(np.einsum("kdd->k", _blocks(Q, d)), 0.0) / d)
     unit = np.where(size > 0, size, 1.0)
     scale = np.repeat(unit, d)
     Q = Q / scale / scale[:, None]
@@ -153,12 +153,53 @@ def suit(problem: Problem) -> bool:
     return few and problem.loss.quadratic and problem.penalty.euclidean
 
 
-class Sweeps(Round):
-    """One round on the tokens of `groups`.
+class Cycles:
+    """Cycles of sweeps from coefficients `Z` ``(n, d, c)``, with correlations `M` there.
 
-    Tokens, ``in_samples`` or by their Gram matrix, are over their units, coefficients and
-    correlations over the size of the first dual point.
+    Tokens, ``in_samples`` or by their Gram matrix, are over their units, and `limit` ``(n,)``, what
+    the penalty takes, over the largest. There is a `square` of what is left for every part.
     """
+
+    def __init__(
+        self, tokens: list[Token], in_samples: bool, Z: Array, M: Array, limit: Array, square: Array
+    ) -> None:
+        unit = np.array([token.unit for token in tokens])[:, None, None]
+        limit = limit / unit[:, 0, 0]
+        self.size = float(limit.max()) or 1.0
+        self.scale = self.size / unit
+        self._Z = _by_output(Z) / self.scale
+        (n, c, d), length = self._Z.shape, tokens[0].A.shape[1]
+        self._state = (
+            tuple(token.A for token in tokens),
+            tuple(token.gram for token in tokens),
+            (n, d, c, length, c // len(square), in_samples),
+            np.array([1.0 / token.curvature for token in tokens]),
+            limit / self.size,
+            square / self.size**2,
+            self._Z,
+            _by_output(M) / (unit * self.size),
+        )
+
+    def run(self) -> tuple[float, float]:
+        """The objective after one more, and its gap."""
+        value, gap = cycle(*self._state)
+        return self.size**2 * value, self.size**2 * gap
+
+    @property
+    def Z(self) -> Array:
+        return (self.scale * self._Z).transpose(0, 2, 1)
+
+    @property
+    def seconds(self) -> float:
+        """What one takes, roughly."""
+        used = int(np.count_nonzero(np.any(self._Z, axis=(1, 2))))
+        n, c, token = len(self._Z), self._Z.shape[1], self._state[0][0].nbytes
+        speed = CACHE_SPEED if used * token < CACHE else MEMORY_SPEED
+        return CYCLE + (SWEEPS * used + n) * (VISIT + (1 + 0.5 * c) * token / speed)
+
+
+class Sweeps(Round):
+    """One round on the tokens of `groups`."""
 
     def __init__(
         self,
@@ -177,31 +218,18 @@ class Sweeps(Round):
         square = np.sum(np.divide(V * V, weight, out=np.zeros_like(V), where=V != 0.0), axis=0)
         if not problem.separable:
             square = square.sum(keepdims=True)
-        self.size = float(np.sqrt(square.sum() / V.size)) or 1.0
-        unit = np.array([token.unit for token in tokens])[:, None, None]
-        self.scale = self.size / unit
-        self.Z = _by_output(self.Z0) / self.scale
-        (n, c, d), length = self.Z.shape, tokens[0].A.shape[1]
-        self.state = (
-            tuple(token.A for token in tokens),
-            tuple(token.gram for token in tokens),
-            (n, d, c, length, c // len(square), in_samples),
-            np.array([1.0 / token.curvature for token in tokens]),
-            beta / self.size * self.weight[:, 0] / unit[:, 0, 0],
-            square / self.size**2,
-            self.Z,
-            _by_output(self.M0) / (unit * self.size),
-        )
+        limit = beta * self.weight[:, 0]
+        self.cycles = Cycles(tokens, in_samples, self.Z0, self.M0, limit, square)
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
         stalled, gaps = 0, [self.start]
         for _ in range(MOST_CYCLES):
             before = self.value
-            self.value, gap = (self.size**2 * found for found in cycle(*self.state))
+            self.value, gap = self.cycles.run()
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
-                self.least, self.best = gap, (self.scale * self.Z).transpose(0, 2, 1)
+                self.least, self.best = gap, self.cycles.Z
             if self.least <= target or clock.late():
                 return True
             if stalled >= STALLED:  # what is left to gain drowns in rounding
@@ -213,51 +241,29 @@ class Sweeps(Round):
 
     def _slows(self, gaps: list[float], goal: float) -> bool:
         """Whether Newton's method is quicker, if the gap goes on to fall as in the last cycles."""
-        spent = (len(gaps) - 1) * self._cycle_seconds()
+        seconds = self.cycles.seconds
+        spent = (len(gaps) - 1) * seconds
         if spent < LEAST:
             return False
         ahead = np.log(max(self.least / goal, 1.0))
-        left = ahead / _fall(gaps) * self._cycle_seconds()
-        return self.is_slow(spent, left, self.Z.transpose(0, 2, 1))
-
-    def _cycle_seconds(self) -> float:
-        used = int(np.count_nonzero(np.any(self.Z, axis=(1, 2))))
-        n, c = len(self.Z), self.Z.shape[1]
-        token = self.state[0][0].nbytes
-        speed = CACHE_SPEED if used * token < CACHE else MEMORY_SPEED
-        return CYCLE + (SWEEPS * used + n) * (VISIT + (1 + 0.5 * c) * token / speed)
+        return self.is_slow(spent, ahead / _fall(gaps) * seconds, self.cycles.Z)
 
 
 def minimise_quadratic(
     Q: Array, M: Array, Z: Array, radius: Array, bulk: float, target: float
 ) -> Array | None:
-    """Coefficients ``(cells, size)`` whose gap is below `target`, by sweeps from `Z`.
+    """Coefficients ``(cells, size, 1)`` whose gap is below `target`, by sweeps from `Z`.
 
     Of the quadratic with Hessian `Q` and descent direction `M` at `Z`, where the loss is `bulk`,
     plus ``radius_e ||z_e||``; None where sweeps are slow.
     """
-    tokens = from_gram(Q, Z.shape[1])
-    unit = np.array([token.unit for token in tokens])
-    limit = radius / unit
-    size = float(limit.max()) or 1.0
-    scale = (size / unit)[:, None, None]
-    z, square = Z[:, None] / scale, np.array([2 * bulk]) / size**2
-    state = (
-        tuple(token.A for token in tokens),
-        tuple(token.gram for token in tokens),
-        (*Z.shape, 1, len(Q), 1, False),
-        np.array([1.0 / token.curvature for token in tokens]),
-        limit / size,
-        square,
-        z,
-        M[:, None] / (unit[:, None, None] * size),
-    )
+    cycles = Cycles(from_gram(Q, Z.shape[1]), False, Z, M, radius, np.array([2 * bulk]))
     gaps = list[float]()
     while len(gaps) < MOST_CYCLES:
-        gaps.append(size**2 * cycle(*state)[1])
+        gaps.append(cycles.run()[1])
         if gaps[-1] <= target:
-            return (scale * z)[:, 0]
-        if len(gaps) > RECENT and np.log(gaps[-1] / target) > MOST_CYCLES * _fall(gaps):
+            return cycles.Z
+        if len(gaps) > RECENT and gaps[-1] > target * np.exp(MOST_CYCLES * _fall(gaps)):
             break
     return None
 
