@@ -204,15 +204,18 @@ def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
 def test_rows_become_columns():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(45, 37))
-    A = np.zeros((37, 60), dtype=np.float32)
-    sweeps.transpose(X, A, (45, 37, 8, 60))
+    X, groups = rng.normal(size=(45, 36)), np.array([4, 0, 3, 11], dtype=np.int32)
+    A, shape = np.zeros((4, 3, 60), dtype=np.float32), (45, 36, 4, 3, 8, 60)
+    sweeps.transpose(X, groups, A, shape)
     expected = np.zeros_like(A)
-    cycle_numpy.transpose(X, expected, (45, 37, 8, 60))
-    assert np.array_equal(A, expected) and np.array_equal(A[:, 8:53], X.T.astype(np.float32))
-    for shape in ((45, 37, 16, 60), (45, 37, -1, 60), (44, 37, 8, 60), (45, 36, 8, 60)):
+    cycle_numpy.transpose(X, groups, expected, shape)
+    assert np.array_equal(A, expected)
+    assert np.array_equal(A[1, :, 8:53], X[:, :3].T.astype(np.float32))
+    for j, wrong in ((0, 44), (1, 35), (2, 3), (3, 4), (4, 16), (4, -1), (5, 59)):
         with pytest.raises(ValueError, match=r"expected|within"):
-            sweeps.transpose(X, A, shape)
+            sweeps.transpose(X, groups, A, (*shape[:j], wrong, *shape[j + 1 :]))
+    with pytest.raises(ValueError, match="within"):
+        sweeps.transpose(X, groups + np.int32(1), A, shape)
 
 
 @pytest.mark.usefixtures("cycle")

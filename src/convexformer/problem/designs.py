@@ -46,6 +46,11 @@ class Design(ABC):
         """All columns ``(N, n_groups * d)`` where they lie in memory in float32."""
         return None
 
+    @property
+    def float64(self) -> Array | None:
+        """The same in float64."""
+        return None
+
     def gram_work(self, columns: int) -> float:
         """What a Gram matrix of so many columns takes, in multiply-adds of large products."""
         return float(self.n_samples * columns**2)
@@ -300,6 +305,10 @@ class TokenDesign(Design):
             return None
         return np.asarray(X).reshape(len(X), -1)
 
+    @property
+    def float64(self) -> Array | None:
+        return np.asarray(self.X).reshape(len(self.X), -1) if self._is_plain else None
+
     def gather(self, rows: slice, groups: Groups) -> Array:
         A = self.X[rows]
         if len(groups) and np.all(np.diff(groups) == 1):
@@ -322,7 +331,9 @@ class TokenDesign(Design):
         rows = row_slices(self.n_samples, width, FEW_BYTES)
         everyone = np.arange(self.n_groups)
         blocks = ((part, self.gather(part, everyone)) for part in rows)
-        return Nonzeros.of(self.blocks() if self._is_plain else blocks, self.n_samples, width)
+        X = self.float64
+        whole = blocks if X is None else [(slice(0, len(X)), X)]
+        return Nonzeros.of(whole, self.n_samples, width)
 
     def gram_work(self, columns: int) -> float:
         dense = super().gram_work(columns)

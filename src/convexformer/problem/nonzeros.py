@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 FEW = 0.1  # of all entries: up to so many are worth listing
 LEAST_ROWS, SOME_ROWS = 256, 16  # of X, and those by which it is judged
 SCATTERED = 50  # multiply-adds of large products that take as long as one of entries
-MOST = 2**31 - 1  # entries that a list has room for
+MOST = 1 << 27  # entries that a list has room for, 1.6 GB
 
 
 @dataclass(frozen=True)

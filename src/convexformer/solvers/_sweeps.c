@@ -12,6 +12,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,7 @@
 #define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
 #define SOME 1024   /* products that are summed in float32 */
-#define ROWS 8      /* that are transposed at a time, */
-#define COLUMNS 16  /* so many of their entries */
+#define ROWS 8      /* that are transposed at a time */
 
 /* Where the compiler can, one version for each level of processors: by what these can do, as the
    name of a maker's (arch=haswell) would leave out all others'. */
@@ -544,31 +544,45 @@ end:
     return Py_BuildValue("dd", value, gap);
 }
 
-/* A[:, first : first + rows] = X', by tiles that stay in cache. */
+/* A[:, first : first + rows] = the columns of n groups of X (rows, width), transposed, by tiles that
+   stay in cache. */
+static void transpose_groups(const double *X, const int32_t *group, float *A, Py_ssize_t rows,
+                             Py_ssize_t width, Py_ssize_t n, Py_ssize_t d, Py_ssize_t N)
+{
+    for (Py_ssize_t i = 0; i < rows; i += ROWS)
+        for (Py_ssize_t k = 0; k < n; k++)
+            for (Py_ssize_t j = 0; j < d; j++)
+                for (Py_ssize_t l = i; l < rows && l < i + ROWS; l++)
+                    A[(k * d + j) * N + l] = (float)X[l * width + group[k] * d + j];
+}
+
 static PyObject *transpose(PyObject *self, PyObject *args)
 {
-    PyObject *source, *target;
-    Py_ssize_t rows, p, first, N;
-    Py_buffer from, to;
-    if (!PyArg_ParseTuple(args, "OO(nnnn)", &source, &target, &rows, &p, &first, &N))
+    PyObject *given[3];
+    Py_ssize_t rows, width, n, d, first, N;
+    Py_buffer views[3];
+    int n_views = 0, sound = 1;
+    if (!PyArg_ParseTuple(args, "OOO(nnnnnn)", given, given + 1, given + 2, &rows, &width, &n, &d,
+                          &first, &N))
         return NULL;
-    if (rows < 0 || p < 0 || first < 0 || first + rows > N)
+    if (rows < 0 || width < 0 || n < 0 || d < 1 || first < 0 || first + rows > N)
         return PyErr_Format(PyExc_ValueError, "Rows must be within the array.");
-    if (!get(source, &from, 'd', rows * p, 0))
+    const Py_ssize_t sizes[3] = {rows * width, n, n * d * N};
+    for (; n_views < 3; n_views++)
+        if (!get(given[n_views], views + n_views, "dif"[n_views], sizes[n_views], n_views == 2))
+            goto end;
+    const int32_t *group = views[1].buf;
+    for (Py_ssize_t k = 0; k < n; k++)
+        sound &= group[k] >= 0 && (group[k] + 1) * d <= width;
+    if (sound)
+        transpose_groups(views[0].buf, group, (float *)views[2].buf + first, rows, width, n, d, N);
+    else
+        PyErr_SetString(PyExc_ValueError, "Groups must be within the rows.");
+end:
+    while (n_views > 0)
+        PyBuffer_Release(views + --n_views);
+    if (PyErr_Occurred())
         return NULL;
-    if (!get(target, &to, 'f', p * N, 1)) {
-        PyBuffer_Release(&from);
-        return NULL;
-    }
-    const double *X = from.buf;
-    float *A = (float *)to.buf + first;
-    for (Py_ssize_t i = 0; i < rows; i += ROWS)
-        for (Py_ssize_t j = 0; j < p; j += COLUMNS)
-            for (Py_ssize_t l = j; l < p && l < j + COLUMNS; l++)
-                for (Py_ssize_t k = i; k < rows && k < i + ROWS; k++)
-                    A[l * N + k] = (float)X[k * p + l];
-    PyBuffer_Release(&from);
-    PyBuffer_Release(&to);
     Py_RETURN_NONE;
 }
 
@@ -577,8 +591,9 @@ static PyMethodDef methods[] = {
      "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M)\n"
      "-> (value, gap)\n\n"
      "Some sweeps over the tokens, Anderson's extrapolation, and the gap; square, Z, M in place."},
-    {"transpose", transpose, METH_VARARGS, "transpose(X, A, (rows, p, first, N))\n\n"
-     "Rows of float64 become columns of float32, from `first` on."},
+    {"transpose", transpose, METH_VARARGS,
+     "transpose(X, groups, A, (rows, width, n, d, first, N))\n\n"
+     "Columns of n groups of d, as rows of A, from `first` on; float64 becomes float32."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -148,10 +148,13 @@ def _norms(Z: Array) -> Array:
     return np.sqrt(np.einsum("kcd,kcd->k", Z, Z))
 
 
-def transpose(X: Array, A: Floats, shape: tuple[int, int, int, int]) -> None:
-    """``X`` ``(rows, p)`` into the columns of `A` ``(p, N)`` from `first` on.
+def transpose(
+    X: Array, groups: NDArray[np.int32], A: Floats, shape: tuple[int, int, int, int, int, int]
+) -> None:
+    """Some groups of the columns of `X` ``(rows, width)`` as rows of `A` ``(n, d, N)``.
 
-    Of the `shape` ``(rows, p, first, N)``.
+    From `first` on; the `shape` is ``(rows, width, n, d, first, N)``.
     """
-    rows, _, first, _ = shape
-    A[:, first : first + rows] = X.T
+    rows, _, n, d, first, _ = shape
+    chosen = X.reshape(rows, -1, d)[:, groups].reshape(rows, n * d)
+    A.reshape(n * d, -1)[:, first : first + rows] = chosen.T

@@ -80,23 +80,32 @@ class Tokens:
     def _read(self, groups: Groups) -> list[Token]:
         """All into one array: memory in one piece is the sooner had."""
         n, d, N = len(groups), self.design.dim, self.design.n_samples
-        A: Floats = np.empty((n * d, N), dtype=np.float32)
+        A: Floats = np.empty((n, d, N), dtype=np.float32)
         unit: Array = np.ones(n)
         with np.errstate(over="ignore", invalid="ignore"):
-            for rows, columns in self._columns(groups):
-                transpose(columns, A, (len(columns), n * d, rows.start, N))
-            tokens = A.reshape(n, d, N)
-            gram = tokens @ tokens.transpose(0, 2, 1)
+            self._fill(A, groups)
+            gram = A @ A.transpose(0, 2, 1)
         size = np.einsum("kdd->k", gram) / (d * N)
         if not (size.min() > 1e-12 and size.max() < 1e12):  # squares must fit float32
             largest = [np.abs(columns).max(axis=0) for _, columns in self._columns(groups)]
             unit = np.max(largest, axis=0).reshape(n, d).max(axis=1)
             unit[unit == 0] = 1.0
-            for rows, columns in self._columns(groups):
-                columns /= np.repeat(unit, d)
-                transpose(columns, A, (len(columns), n * d, rows.start, N))
-            gram = tokens @ tokens.transpose(0, 2, 1)
-        return [Token(*each) for each in zip(tokens, unit, gram, _longest(gram), strict=True)]
+            self._fill(A, groups, np.repeat(unit, d))
+            gram = A @ A.transpose(0, 2, 1)
+        return [Token(*each) for each in zip(A, unit, gram, _longest(gram), strict=True)]
+
+    def _fill(self, A: Floats, groups: Groups, unit: Array | None = None) -> None:
+        """Write tokens over their units to `A`, from where they lie if they are as wanted there."""
+        n, d, N = A.shape
+        X = self.design.float64 if self.center is self.root is unit is None else None
+        if X is not None:
+            transpose(X, groups.astype(np.int32), A, (*X.shape, n, d, 0, N))
+            return
+        everyone = np.arange(n, dtype=np.int32)
+        for rows, columns in self._columns(groups):
+            if unit is not None:
+                columns /= unit
+            transpose(columns, everyone, A, (*columns.shape, n, d, rows.start, N))
 
     def _columns(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
         """A few samples at a time, ``(rows, (rows, groups * d))``: they stay in cache."""
