@@ -24,6 +24,6 @@ def compiled(module: str) -> Extension:
 
 
 setup(
-    ext_modules=[compiled("solvers._sweeps"), compiled("problem._nonzeros")],
+    ext_modules=[compiled("solvers._sweeps"), compiled("problem._rows")],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if stable else {},
 )

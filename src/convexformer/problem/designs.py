@@ -17,10 +17,14 @@ from scipy.linalg import get_blas_funcs
 
 from .nonzeros import COMPILED, FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
 
+if COMPILED:
+    from ._rows import follow
+
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
 
 FEW_BYTES = 1 << 22  # where blocks are only read on the way to another array
+FAR_BYTES, NARROW = 1 << 24, 768  # of X, that stay in no cache; columns of a row that do
 CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been written
 FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has a few groups
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
@@ -101,6 +105,15 @@ class Design(ABC):
         if self.prefers_all(groups):
             return self._correlate_all(V)[groups]
         return self._correlate(V, groups)
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` is quicker than one product after the other."""
+        return False
+
+    def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        """Scores F of `Z`, ``V = weight (target - F)`` and its correlations, for one output."""
+        raise NotImplementedError
 
     def _predict(self, Z: Array, groups: Groups) -> Array:
         F = np.zeros((self.n_samples, Z.shape[2]))
@@ -367,6 +380,20 @@ class TokenDesign(Design):
     def _columns_of(self, groups: Groups) -> Groups:
         return (self.dim * groups[:, None] + np.arange(self.dim)).ravel()
 
+    # Of many narrow rows both products are had in one pass.
+
+    @cached_property
+    def follows(self) -> bool:
+        narrow = self.n_groups * self.dim <= NARROW and self.X.nbytes >= FAR_BYTES
+        return narrow and COMPILED and self._is_plain and self._nonzeros is None
+
+    def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        Z, target, weight = (np.ascontiguousarray(part) for part in (Z, target, weight))
+        F, V, M = np.empty_like(target), np.empty_like(target), np.zeros_like(Z)
+        shape = (self.n_samples, self.n_groups * self.dim)
+        follow(shape, self.X, Z, target, weight, F, V, M)
+        return F, V, M
+
     def _predict_all(self, Z: Array) -> Array:
         if self._nonzeros is not None:
             return self._nonzeros.predict(Z.reshape(-1, Z.shape[2]))
@@ -379,6 +406,8 @@ class TokenDesign(Design):
             return self._nonzeros.correlate(V).reshape(*self.X.shape[1:], -1)
         if not self._is_plain:
             return self._correlate(V, np.arange(self.n_groups))
+        if self.follows and V.shape[1] == 1:
+            return self.follow(np.zeros((*self.X.shape[1:], 1)), V, np.ones(len(V)))[2]
         M = transposed_product(self.X.reshape(self.n_samples, -1), V)
         return M.reshape(*self.X.shape[1:], -1)
 

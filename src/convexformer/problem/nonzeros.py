@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 try:
-    from ._nonzeros import entries, gram
+    from ._rows import entries, gram
 
     COMPILED = True
 except ImportError:  # then X is dense

@@ -170,6 +170,7 @@ class Problem(WeightedLoss):
         super()._forget()
         self._last: tuple[Array, DualPoint] | None = None
         self._scored: tuple[Array, Array] | None = None
+        self._followed: tuple[Array, Array] | None = None
 
     # Primal -----------------------------------------------------------------------------------
 
@@ -181,11 +182,39 @@ class Problem(WeightedLoss):
         kept = self._scored  # once: another thread may put its own there
         if kept is not None and np.array_equal(kept[0], Z):
             return kept[1]
-        groups = np.flatnonzero(np.any(Z, axis=(1, 2)))
-        S = self.design.predict(Z[groups], groups) - self._lift(Z)
+        if self._follows:
+            S = self._followed_scores(Z)
+        else:
+            groups = np.flatnonzero(np.any(Z, axis=(1, 2)))
+            S = self.design.predict(Z[groups], groups) - self._lift(Z)
         S.flags.writeable = False
         self._scored = (Z.copy(), S) if Z.size + S.size < MOST_KEPT else None
         return S
+
+    # A squared loss's dual point is what scores leave, less a constant: where that takes one pass
+    # over X instead of two, scores come with the correlations that are asked for next.
+
+    @property
+    def _follows(self) -> bool:
+        return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
+
+    def _followed_scores(self, Z: Array) -> Array:
+        lift = self._lift(Z)
+        F, V, M = self.design.follow(Z, self.Y + lift, self.weight)
+        self._followed = (V, M)
+        return F - lift
+
+    def _followed_correlations(self, V: Array) -> Array | None:
+        """Correlations of `V`, if it is what the last scores left, less a constant."""
+        kept = self._followed  # once: another thread may put its own there
+        if kept is None:
+            return None
+        total = self.weight.sum()
+        shift = float((kept[0] - V).sum() / total)
+        off = np.abs(kept[0] - shift * self.weight[:, None] - V).max()
+        if off > 1e-13 * np.abs(V).max():
+            return None
+        return kept[1] if self.center is None else kept[1] - shift * total * self.center[:, :, None]
 
     def _lift(self, Z: Array) -> Array:
         """What centring takes from the scores, ``means . Z``: ``(c,)``."""
@@ -252,7 +281,9 @@ class Problem(WeightedLoss):
         if kept is not None and np.array_equal(kept[0], F):
             return kept[1]
         V = self._dual_direction(F)
-        M = self.correlations(V, self.design.correlate)
+        M = self._followed_correlations(V)
+        if M is None:
+            M = self.correlations(V, self.design.correlate)
         point = DualPoint(V, M, self.penalty.dual_norms(M))
         self._last = (F.copy(), point) if M.size + F.size < MOST_KEPT else None
         return point

@@ -52,14 +52,14 @@ def minimise(
     work.descends &= size >= (TINY if sweeps else SMALL)
     while work.descends:
         point = problem.dual_point(at.S + at.b)
+        groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
+        by_gram = _gram_is_quick(problem, len(groups), sweeps)
+        if by_gram and not sweeps:  # Newton's method begins with the same point
+            break
         gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
-        groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
-        by_gram = _gram_is_quick(problem, len(groups), sweeps)
-        if by_gram and not sweeps:
-            break
         work.descends = by_gram or work.columns.take(groups)
         if not work.descends:
             break

@@ -1,5 +1,15 @@
 from numpy.typing import NDArray
 
+def follow(
+    shape: tuple[int, int],
+    X: NDArray,
+    z: NDArray,
+    target: NDArray,
+    weight: NDArray,
+    s: NDArray,
+    v: NDArray,
+    M: NDArray,
+) -> None: ...
 def entries(
     shape: tuple[int, int, int], X: NDArray, end: NDArray, column: NDArray, value: NDArray
 ) -> int: ...

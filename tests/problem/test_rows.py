@@ -1,0 +1,92 @@
+"""Many narrow rows of X: both products in one pass."""
+
+import numpy as np
+import pytest
+
+from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput, designs, nonzeros
+from convexformer.solvers import solve
+
+compiled = pytest.mark.skipif(not nonzeros.COMPILED, reason="nothing was compiled")
+
+
+def made(weighted=False, intercept=True, N=3000, n=6, d=5):
+    rng = np.random.default_rng(0)
+    X, weight = rng.normal(size=(N, n, d)) + 3.0, rng.uniform(0, 2, N) if weighted else None
+    y = X[:, 1, :1] - X[:, 2, 1:2] + rng.normal(size=(N, 1)) + 7.0
+    return Problem(TokenDesign(X), Squared(), TokenOutput(), y, weight, intercept)
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """As if X were beyond the cache."""
+    monkeypatch.setattr(designs, "FAR_BYTES", 0)
+
+
+@compiled
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_scores_and_dual_points_are_those_of_two_passes(monkeypatch, weighted, intercept):
+    Z = np.random.default_rng(1).normal(size=(6, 5, 1))
+    plain = made(weighted, intercept)
+    assert not plain.design.follows
+    monkeypatch.setattr(designs, "FAR_BYTES", 0)
+    far = made(weighted, intercept)
+    assert far.design.follows
+    np.testing.assert_allclose(far.scores(Z), plain.scores(Z), atol=1e-11)
+    assert far.beta_max == pytest.approx(plain.beta_max, rel=1e-12)
+    beta, b = 0.1 * plain.beta_max, np.array([0.3])
+    one, other = (p.certificate(Z, b, beta) for p in (far, plain))
+    assert one.primal == pytest.approx(other.primal, rel=1e-12)
+    assert one.dual == pytest.approx(other.dual, rel=1e-10)
+    best = (p.dual_point(p.scores(Z) + p.best_intercept(p.scores(Z), b)) for p in (far, plain))
+    np.testing.assert_allclose(*(point.M for point in best), atol=1e-9)
+
+
+@compiled
+@pytest.mark.usefixtures("far")
+def test_a_point_costs_one_pass(monkeypatch):
+    problem, passes = made(), []
+    plain = TokenDesign.follow
+    monkeypatch.setattr(
+        TokenDesign, "follow", lambda self, *given: passes.append(1) or plain(self, *given)
+    )
+    Z = np.ones((6, 5, 1))
+    problem.certificate(Z, np.zeros(1), 1.0)
+    first = len(passes)  # beta_max, and this
+    problem.certificate(2 * Z, np.zeros(1), 1.0)
+    assert len(passes) == first + 1
+    other = np.random.default_rng(0).normal(size=(3000, 1))  # not what the last scores left
+    np.testing.assert_allclose(
+        problem.dual_point(other).M,
+        problem.design.correlate(problem.dual_point(other).V),
+        atol=1e-9,
+    )
+
+
+@compiled
+@pytest.mark.usefixtures("far")
+def test_the_optimum_is_found_and_copies_keep_their_own():
+    problem = made()
+    assert solve(problem, 0.1 * problem.beta_max, tol=1e-9).converged
+    other = problem.outputs([0])
+    other.Y = other.Y + np.random.default_rng(3).normal(size=other.Y.shape)
+    Z = np.ones((6, 5, 1))
+    problem.scores(Z)
+    M = other.dual_point(other.scores(Z)).M
+    V = other.dual_point(other.scores(Z)).V
+    np.testing.assert_allclose(M, problem.design.correlate(V), atol=1e-9)
+
+
+@compiled
+def test_arrays_that_do_not_fit_are_refused():
+    X, z, y, weight = np.ones((8, 3)), np.ones(3), np.arange(8.0), np.ones(8)
+    s, v, M = np.empty(8), np.empty(8), np.zeros(3)
+    good = [X, z, y, weight, s, v, M]
+    designs.follow((8, 3), *good)
+    assert np.all(s == 3) and np.array_equal(v, y - 3) and np.all(np.sum(y - 3) == M)
+    for j in range(7):
+        with pytest.raises(ValueError, match="numbers of type"):
+            designs.follow((8, 3), *good[:j], good[j][:-1], *good[j + 1 :])
+    M.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        designs.follow((8, 3), *good)
