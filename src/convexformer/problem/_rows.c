@@ -1,18 +1,8 @@
 /* Products with rows of X, compiled: both ways in one pass, and of rows that are mostly zero. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../_compiled.h"
 #include <stdint.h>
 #include <stdlib.h>
-
-/* Where the compiler can, one version for each level of processors. */
-#if !defined(__x86_64__) || !defined(__GLIBC__) || !defined(__GNUC__) || defined(__clang__)
-#define VECTORISED
-#elif __GNUC__ >= 12
-#define VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define VECTORISED __attribute__((target_clones("avx2", "default")))
-#endif
 
 enum { X, Z, TARGET, SAMPLE_WEIGHT, S, V, M, FOLLOWED };
 
@@ -91,29 +81,24 @@ static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_
 
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
-/* Contiguous arrays of so many numbers of these types; those from `writable` on are written. */
-static int get(int count, PyObject **given, Py_buffer *views, void **at, const char *types,
-               const Py_ssize_t *sizes, int writable)
+static void release(int count, Py_buffer *views)
 {
-    int n = 0;
-    for (; n < count; n++) {
-        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (n >= writable ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(given[n], views + n, flags) < 0)
-            break;
-        at[n] = views[n].buf;
-        if (views[n].format[0] != types[n] || views[n].format[1] != 0 ||
-            views[n].len / views[n].itemsize != sizes[n]) {
-            PyErr_Format(PyExc_ValueError, "Array %d must have %zd numbers of type %c.", n,
-                         sizes[n], types[n]);
-            n++;
-            break;
+    while (count > 0)
+        PyBuffer_Release(views + --count);
+}
+
+/* Arrays of so many numbers of these types; those from `writable` on are written. */
+static int get_all(int count, PyObject **given, Py_buffer *views, void **at, const char *types,
+                   const Py_ssize_t *sizes, int writable)
+{
+    for (int n = 0; n < count; n++) {
+        if (!get(given[n], views + n, types[n], sizes[n], n >= writable)) {
+            release(n, views);
+            return 0;
         }
+        at[n] = views[n].buf;
     }
-    if (!PyErr_Occurred())
-        return 1;
-    while (n > 0)
-        PyBuffer_Release(views + --n);
-    return 0;
+    return 1;
 }
 
 static PyObject *follow(PyObject *self, PyObject *args)
@@ -126,13 +111,12 @@ static PyObject *follow(PyObject *self, PyObject *args)
     const Py_ssize_t sizes[FOLLOWED] = {rows * p, p, rows, rows, rows, rows, p};
     Py_buffer views[FOLLOWED];
     void *at[FOLLOWED];
-    if (!get(FOLLOWED, given, views, at, "ddddddd", sizes, S))
+    if (!get_all(FOLLOWED, given, views, at, "ddddddd", sizes, S))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     follow_rows(at, rows, p);
     Py_END_ALLOW_THREADS
-    for (int n = 0; n < FOLLOWED; n++)
-        PyBuffer_Release(views + n);
+    release(FOLLOWED, views);
     Py_RETURN_NONE;
 }
 
@@ -148,13 +132,12 @@ static PyObject *entries(PyObject *self, PyObject *args)
     const Py_ssize_t sizes[4] = {rows * columns, rows, room, room};
     Py_buffer views[4];
     void *at[4];
-    if (!get(4, given, views, at, "diid", sizes, 1))
+    if (!get_all(4, given, views, at, "diid", sizes, 1))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     found = list(at, rows, columns, room);
     Py_END_ALLOW_THREADS
-    for (int n = 0; n < 4; n++)
-        PyBuffer_Release(views + n);
+    release(4, views);
     return PyLong_FromSsize_t(found);
 }
 
@@ -184,7 +167,7 @@ static PyObject *gram(PyObject *self, PyObject *args)
     Py_buffer views[ARRAYS];
     void *at[ARRAYS];
     int done = 0;
-    if (!get(ARRAYS, given, views, at, "iiddid", sizes, Q))
+    if (!get_all(ARRAYS, given, views, at, "iiddid", sizes, Q))
         return NULL;
     if (!is_sound(at, rows, entries, columns, p))
         PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
@@ -195,8 +178,7 @@ static PyObject *gram(PyObject *self, PyObject *args)
         if (!done)
             PyErr_NoMemory();
     }
-    for (int n = 0; n < ARRAYS; n++)
-        PyBuffer_Release(views + n);
+    release(ARRAYS, views);
     if (!done)
         return NULL;
     Py_RETURN_NONE;

@@ -9,8 +9,7 @@
    are float32, and so are sums of a few products; what these add up to is float64, as all is in
    coefficients. cycle_numpy.py says the same in NumPy, and stands in where nothing was compiled. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../_compiled.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,16 +21,6 @@
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
 #define SOME 1024   /* products that are summed in float32 */
 #define ROWS 8      /* that are transposed at a time */
-
-/* Where the compiler can, one version for each level of processors: by what these can do, as the
-   name of a maker's (arch=haswell) would leave out all others'. */
-#if !defined(__x86_64__) || !defined(__GLIBC__) || !defined(__GNUC__) || defined(__clang__)
-#define VECTORISED
-#elif __GNUC__ >= 12
-#define VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define VECTORISED __attribute__((target_clones("avx2", "default")))
-#endif
 
 typedef struct {
     Py_ssize_t n, d, c, N;
@@ -477,21 +466,6 @@ static int run(const Round *at, double *value, double *gap)
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
 #define ARRAYS 5 /* besides tokens and their Gram matrices */
-
-/* A contiguous array of `size` numbers of a type. */
-static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int writable)
-{
-    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-    if (array == NULL || PyObject_GetBuffer(array, view, flags) < 0)
-        return 0;
-    const Py_ssize_t found = view->len / view->itemsize;
-    if (view->format[0] == type && view->format[1] == 0 && found == size)
-        return 1;
-    PyErr_Format(PyExc_ValueError, "An array of %zd numbers of type %c was expected, got %zd of %s.",
-                 size, type, found, view->format);
-    PyBuffer_Release(view);
-    return 0;
-}
 
 static PyObject *cycle(PyObject *self, PyObject *args)
 {
