@@ -156,7 +156,7 @@ def _standing(name: str, runs: list[Run], gap: float, bound: Any, clock: str) ->
         (min(met), max(met)) if met else None,
         by_gap,
         min(close, default=None),
-        getattr(first, clock) if first else None,
+        first.wall if first else None,  # one short call: clocks of processor time are coarse
         first.loading if first else None,
         min((run.gap for run in runs), default=np.inf),
         max((getattr(run, clock) for run in runs if not run.first), default=0.0),

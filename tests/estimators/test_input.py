@@ -215,6 +215,7 @@ def test_huge_finite_numbers_pass_the_check(y):
         (lambda X: [x[: 1 + i % 2].tolist() for i, x in enumerate(X)], "ragged.*Pad.*mask"),
         (lambda X: [x[: 1 + i % 2] for i, x in enumerate(X)], "ragged.*Pad.*mask"),
         (lambda X: X.astype(str).astype(object) + "a", "X must hold numbers.*one-hot"),
+        (lambda X: ["ACDEF"] * len(X), "X must hold numbers, got text.*one-hot"),
         (lambda X: X.astype(complex), "Complex"),
         (lambda X: X[:-1], "inconsistent.*39.*40"),
     ],

@@ -84,6 +84,11 @@ def check_tokens(
             f"{tuple(X.shape)}. For sequences of single numbers use X[:, :, None]."
         )
     if rank not in (2, 3):
+        if getattr(X, "dtype", np.dtype(float)).kind in "US":
+            raise ValueError(
+                f"X must hold numbers, got text of shape {tuple(X.shape)}. Encode letters and "
+                "categories first, for example one-hot: (samples, positions, letters)."
+            )
         raise ValueError(
             "X must be 3-D (samples, tokens, channels) or 2-D (samples, columns), got shape "
             f"{tuple(X.shape)}. Reshape your data: for one sample use X[:1], or X.reshape(1, -1); "

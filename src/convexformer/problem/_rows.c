@@ -28,8 +28,10 @@ VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p)
 
 enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, ARRAYS };
 
+#define BAND (1 << 15) /* numbers of Q that stay in the cache while they are added to */
+
 /* The lower half of Q += sum_i weight_i x_i x_i', x the entries of row i that have a place in Q; as
-   far as places ascend with columns. 0 where memory is short. */
+   far as places ascend with columns. Some rows of Q at a time. 0 where memory is short. */
 static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
 {
     const int32_t *start = at[START], *column = at[COLUMN], *place = at[PLACE];
@@ -37,18 +39,22 @@ static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
     Py_ssize_t *here = malloc((columns + 1) * sizeof *here);
     double *x = malloc((columns + 1) * sizeof *x);
     const int enough = here != NULL && x != NULL;
-    for (Py_ssize_t i = 0; enough && i < rows; i++) {
-        Py_ssize_t n = 0;
-        for (int32_t l = start[i]; l < start[i + 1]; l++)
-            if (place[column[l]] >= 0)
-                here[n] = place[column[l]], x[n++] = value[l];
-        for (Py_ssize_t j = 0; j < n; j++) {
-            double *row = (double *)at[Q] + here[j] * p;
-            const double by = weight[i] * x[j];
-            for (Py_ssize_t k = 0; k <= j; k++)
-                row[here[k]] += by * x[k];
+    const Py_ssize_t band = p > BAND ? 1 : BAND / (p + 1) + 1;
+    for (Py_ssize_t first = 0; enough && first < p; first += band)
+        for (Py_ssize_t i = 0; i < rows; i++) {
+            Py_ssize_t n = 0;
+            for (int32_t l = start[i]; l < start[i + 1]; l++) {
+                const int32_t to = place[column[l]];
+                if (to >= 0 && to < first + band)
+                    here[n] = to, x[n++] = value[l];
+            }
+            for (Py_ssize_t j = n - 1; j >= 0 && here[j] >= first; j--) {
+                double *row = (double *)at[Q] + here[j] * p;
+                const double by = weight[i] * x[j];
+                for (Py_ssize_t k = 0; k <= j; k++)
+                    row[here[k]] += by * x[k];
+            }
         }
-    }
     free(here);
     free(x);
     return enough;

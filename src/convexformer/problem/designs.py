@@ -55,6 +55,11 @@ class Design(ABC):
         """The same in float64."""
         return None
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether products see only entries that are not zero."""
+        return False
+
     def gram_work(self, columns: int) -> float:
         """What a Gram matrix of so many columns takes, in multiply-adds of large products."""
         return float(self.n_samples * columns**2)
@@ -347,6 +352,10 @@ class TokenDesign(Design):
         X = self.float64
         whole = blocks if X is None else [(slice(0, len(X)), X)]
         return Nonzeros.of(whole, self.n_samples, width)
+
+    @property
+    def is_sparse(self) -> bool:
+        return self._nonzeros is not None
 
     def gram_work(self, columns: int) -> float:
         dense = super().gram_work(columns)

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 FEW = 0.1  # of all entries: up to so many are worth listing
 LEAST_ROWS, SOME_ROWS = 256, 16  # of X, and those by which it is judged
-SCATTERED = 50  # multiply-adds of large products that take as long as one of entries
+SCATTERED = 60  # multiply-adds of large products that take as long as one of entries
 MOST = 1 << 27  # entries that a list has room for, 1.6 GB
 
 

@@ -230,8 +230,11 @@ class SecondOrderModel:
     @property
     def _dtype(self) -> type:
         """Of large curvatures float32 will do: the gradient is exact, the next step mends."""
-        work = self.problem.design.gram_work(self._n_coefficients)
-        return np.float64 if self.precise or work < LARGE_GRAM else np.float32
+        design, size = self.problem.design, self._n_coefficients
+        if design.is_sparse and not self._joint:
+            return np.float64
+        small = design.n_samples * size**2 < LARGE_GRAM
+        return np.float64 if self.precise or small else np.float32
 
     def _kernel_systems(self) -> list[System]:
         problem, kernels, groups, beta = self.problem, self.work.kernels, self.groups, self.beta

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
-from .machine import COMPILED, SPEED
+from .machine import SPEED
 from .solution import Clock, Iterate
 
 Array = NDArray[np.float64]
@@ -77,9 +77,11 @@ def newton_seconds(problem: Problem, columns: int, used: int) -> float:
     if problem.loss.joint:
         samples *= problem.n_outputs - 1
     size = min(used, samples)
-    form = problem.design.gram_work(used) if used <= samples else N**2 * columns
+    form = N * used**2 if problem.loss.joint else problem.design.gram_work(used)
+    if used > samples:
+        form = N**2 * columns
     models, steps = (1, 8) if problem.loss.quadratic else (6, 18)
-    if COMPILED and models > 1 and problem.n_outputs == 1:
-        steps = 8  # models are left to sweeps, as a rule
+    if problem.design.is_sparse and models > 1 and problem.n_outputs == 1:
+        steps = 8  # models are left to sweeps, as a rule, and steps read X whole
     flops = models * form + steps * size**3 / 3
     return OTHERS * flops / SPEED + steps * NEWTON_STEP
