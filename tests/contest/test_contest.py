@@ -85,7 +85,7 @@ def test_the_page_names_every_cell_and_every_loss(results, tmp_path):
     for one in record["cells"]["path"]["runs"]:
         if one["contestant"] == "convexformer":
             one["cpu"] = 1e3
-    record["cells"]["path"]["measured"] = "2020-01-01T00:00"
+    record["cells"]["path"]["measured"] = "2020-01-01T00:00+00:00"
     (tmp_path / "quick.json").write_text(json.dumps(record))
     shown = page.render(tmp_path)
     for name in record["cells"]:
