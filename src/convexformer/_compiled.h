@@ -20,7 +20,9 @@ static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int
     if (array == NULL || PyObject_GetBuffer(array, view, flags) < 0)
         return 0;
     const Py_ssize_t found = view->len / view->itemsize;
-    if (view->format[0] == type && view->format[1] == 0 && found == size)
+    const char *format = view->format; /* of int32 'l' where a long has 32 bits */
+    const int same = format[0] == type || (type == 'i' && format[0] == 'l' && view->itemsize == 4);
+    if (same && format[1] == 0 && found == size)
         return 1;
     PyErr_Format(PyExc_ValueError, "An array of %zd numbers of type %c was expected, got %zd of %s.",
                  size, type, found, view->format);

@@ -201,6 +201,16 @@ def test_the_measure_of_memory_sees_a_copy():
     assert peak(lambda: X * 1.0) >= X.nbytes
 
 
+def test_float32_has_the_range_of_every_block(monkeypatch):
+    monkeypatch.setattr(designs, "CACHED_BYTES", 1 << 12)
+    X = 1e25 * np.random.default_rng(0).normal(size=(600, 3, 2))
+    X[:300] = 0.0
+    given = np.array([0]), np.array([1, 2]), np.ones(600), None
+    found, expected = (TokenDesign(X).cross_gram(*given, kind) for kind in (np.float32, np.float64))
+    for here, there in zip(found, expected, strict=True):
+        np.testing.assert_allclose(here, there, atol=1e-5 * np.abs(expected[0]).max())
+
+
 # Errors -------------------------------------------------------------------------------------------
 
 

@@ -3,10 +3,20 @@
 import numpy as np
 import pytest
 
-from convexformer.problem import Logistic, Problem, Softmax, Squared, Token, TokenDesign, nonzeros
+from convexformer.problem import (
+    Huber,
+    Logistic,
+    Problem,
+    Softmax,
+    Squared,
+    Token,
+    TokenDesign,
+    nonzeros,
+)
 from convexformer.problem.designs import Design
 from convexformer.problem.nonzeros import Nonzeros
 from convexformer.solvers import solve
+from convexformer.solvers.rounds import newton_seconds
 
 compiled = pytest.mark.skipif(not nonzeros.COMPILED, reason="nothing was compiled")
 
@@ -72,6 +82,49 @@ def test_gram_matrices_are_those_of_all_entries(centered):
         )
         for here, there in zip(found, expected, strict=True):
             np.testing.assert_allclose(here, there, atol=1e-11)
+
+
+@compiled
+def test_groups_of_a_gram_matrix_come_in_any_order():
+    design, W = TokenDesign(letters()), np.random.default_rng(1).uniform(size=(700, 1))
+    for groups in (np.array([3, 1]), np.array([5, 0, 2])):
+        found, expected = (
+            way(design, groups, W, None)[0] for way in (TokenDesign.gram, Design.gram)
+        )
+        np.testing.assert_allclose(found, expected, atol=1e-11)
+
+
+@compiled
+@pytest.mark.parametrize("offset", [1e4, 1e8, 1.7e9])
+def test_a_column_far_from_zero_keeps_its_digits(offset):
+    X, rng = letters(N=2000, n=12), np.random.default_rng(0)
+    X[:, 0, 0] = offset + rng.normal(size=2000)
+    y = X[:, 1, :1] + 0.5 * rng.normal(size=(2000, 1))
+    problem = Problem(TokenDesign(X), Squared(), Token(), y)
+    assert problem.design.is_sparse
+    found = problem.design.gram(np.arange(12), np.ones((2000, 1)), problem.center)[0][0]
+    A = (X - problem.center).reshape(2000, -1)
+    np.testing.assert_allclose(found, A.T @ A, atol=1e-6 * np.trace(A.T @ A))
+    solution = solve(problem, 0.1 * problem.beta_max, max_iter=100)
+    assert solution.converged
+
+
+@compiled
+def test_one_product_is_not_worth_listing():
+    X, Z = letters(), np.random.default_rng(0).normal(size=(6, 20, 1))
+    design = TokenDesign(X)
+    np.testing.assert_allclose(design.predict(Z), X.reshape(700, -1) @ Z.reshape(-1, 1))
+    assert design._listed is None
+    design.correlate(np.ones((700, 1)))
+    assert design._listed is not None
+
+
+@compiled
+def test_outliers_of_a_huber_loss_are_not_scattered():
+    X, rng = letters(N=1000, n=10, d=30), np.random.default_rng(0)
+    y = X[:, 1].sum(axis=1, keepdims=True) + rng.standard_t(2, size=(1000, 1))
+    dense, sparse = (Problem(TokenDesign(X), loss, Token(), y) for loss in (Huber(), Squared()))
+    assert newton_seconds(dense, 300, 300) > 2 * newton_seconds(sparse, 300, 300)
 
 
 @compiled

@@ -282,3 +282,21 @@ def test_constant_columns_beside_an_intercept_have_no_beta_max():
         X = np.full((20_000, 5, 1), 10.0 ** rng.integers(-6, 6) * rng.choice([1.0, 1 / 3, np.pi]))
         Y = 10.0 ** rng.integers(-8, 1) * rng.normal(size=(len(X), 2)) + 100.0
         assert Problem(TokenDesign(X), Squared(), Token(), Y).beta_max == 0.0
+
+
+def test_a_large_constant_column_does_not_silence_the_others():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 10, 4))
+    y = 0.05 * X[:, 1, :1] + rng.normal(size=(2000, 1))
+    expected = Problem(TokenDesign(X), Squared(), Token(), y).beta_max
+    X[:, 0, 0] = 1.7e12  # milliseconds
+    assert Problem(TokenDesign(X), Squared(), Token(), y).beta_max >= 0.99 * expected
+
+
+def test_samples_without_weight_do_not_silence_the_others():
+    rng = np.random.default_rng(0)
+    X, y, weight = rng.normal(size=(200, 5, 3)), rng.normal(size=(200, 1)), np.ones(200)
+    X[0], weight[0] = 1e15, 0.0
+    found = Problem(TokenDesign(X), Squared(), Token(), y, weight, intercept=False).beta_max
+    rest = Problem(TokenDesign(X[1:]), Squared(), Token(), y[1:], intercept=False).beta_max
+    assert found == pytest.approx(rest)

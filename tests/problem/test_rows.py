@@ -78,6 +78,34 @@ def test_the_optimum_is_found_and_copies_keep_their_own():
 
 
 @compiled
+@pytest.mark.usefixtures("far")
+def test_without_an_intercept_a_constant_matters():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 6, 5))
+    X[:, 0] = 0.0
+    X[:, 0, 0] = 1.0  # a token that is an intercept
+    y = X[:, 1, :1] + 5.0 + rng.normal(size=(3000, 1))
+    fresh, used = (
+        Problem(TokenDesign(X), Squared(), TokenOutput(), y, intercept=False) for _ in range(2)
+    )
+    Z = np.zeros((6, 5, 1))
+    Z[0, 0] = 2.0
+    used.certificate(Z, np.zeros(1), 0.8 * fresh.beta_max)
+    assert used.beta_max == pytest.approx(fresh.beta_max, rel=1e-12)
+    found, expected = (solve(p, 0.8 * fresh.beta_max).certificate for p in (used, fresh))
+    assert found.primal == pytest.approx(expected.primal, rel=1e-6)
+
+
+@compiled
+def test_sums_of_many_rows_round_little():
+    rows = 300_000
+    given = np.full((rows, 1), 0.1), np.zeros(1), np.ones(rows), np.ones(rows)
+    M = np.zeros(1)
+    designs.follow((rows, 1), *given, np.empty(rows), np.empty(rows), M)
+    assert M[0] == pytest.approx(0.1 * rows, rel=1e-13)
+
+
+@compiled
 def test_arrays_that_do_not_fit_are_refused():
     X, z, y, weight = np.ones((8, 3)), np.ones(3), np.arange(8.0), np.ones(8)
     s, v, M = np.empty(8), np.empty(8), np.zeros(3)

@@ -8,15 +8,18 @@ import pytest
 from convexformer.problem import (
     Certificate,
     GatedDesign,
+    Logistic,
     Problem,
     Squared,
     Token,
     TokenDesign,
     TokenOutput,
+    nonzeros,
 )
 from convexformer.solvers import (
     cycle_numpy,
     descent,
+    models,
     newton,
     rounds,
     shared,
@@ -24,8 +27,10 @@ from convexformer.solvers import (
     solve_path,
     sweeps,
 )
+from convexformer.solvers.secular import SecularNewton
 from convexformer.solvers.solution import Solution
 from convexformer.solvers.sweeps import Tokens
+from convexformer.solvers.systems import GramSystem
 
 
 def made(N=600, n=30, d=6, common=0.0, scale=1.0, gates=0, penalty=None, size=1.0, **more):
@@ -54,8 +59,8 @@ def cycle(request, monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
-def test_where_there_is_a_compiler_sweeps_are_compiled():
-    assert sweeps.COMPILED
+def test_where_there_is_a_compiler_all_is_compiled():
+    assert sweeps.COMPILED and nonzeros.COMPILED
 
 
 @pytest.fixture
@@ -193,6 +198,8 @@ def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0):
 def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
     size = dict(zip(("n", "d", "c", "N", "part"), shape, strict=False))
     one, other = (state(**size, in_samples=in_samples)[0] for _ in range(2))
+    for at in (one, other):  # a token that some outputs use
+        at[6][1:2, ::2] = 0.0
     for _ in range(3):
         found, expected = sweeps.cycle(*one), cycle_numpy.cycle(*other)
         assert found[0] == pytest.approx(expected[0], rel=1e-6)
@@ -216,6 +223,70 @@ def test_rows_become_columns():
             sweeps.transpose(X, groups, A, (*shape[:j], wrong, *shape[j + 1 :]))
     with pytest.raises(ValueError, match="within"):
         sweeps.transpose(X, groups + np.int32(1), A, shape)
+
+
+def quadratic(p=24, d=4, seed=0, rank=None):
+    """A quadratic with a penalty: Hessian, descent direction at Z, Z, radius, bulk."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(rank or 3 * p, p)) / np.sqrt(p)
+    Z, left = np.zeros((p // d, d, 1)), rng.normal(size=len(A))
+    Z[0] = 0.1
+    return A.T @ A, (A.T @ left).reshape(Z.shape), Z, np.full(p // d, 0.3), 0.5 * left @ left
+
+
+@pytest.mark.usefixtures("cycle")
+@pytest.mark.parametrize("rank", [None, 12])
+def test_a_quadratic_is_minimised(rank):
+    Q, M, Z, radius, bulk = quadratic(rank=rank)
+    z = sweeps.minimise_quadratic(Q, M, Z, radius, bulk, 1e-10)
+    B = M.reshape(-1, 1) + Q @ Z.reshape(-1, 1)
+    system = GramSystem(Q, B, len(Z), 0.3)
+    expected = SecularNewton([system], radius, 0.3, bulk).minimise(np.zeros(len(Z)), 1e-12)
+
+    def value(z):
+        flat = z.ravel()
+        penalty = radius @ np.linalg.norm(z[:, :, 0], axis=1)
+        return 0.5 * flat @ Q @ flat - B[:, 0] @ flat + penalty
+
+    assert value(z) == pytest.approx(value(expected), abs=1e-9)
+    assert np.array_equal(np.any(z, axis=(1, 2)), np.any(expected, axis=(1, 2)))
+
+
+@pytest.mark.usefixtures("cycle")
+def test_a_quadratic_that_is_slow_or_late_is_left_alone():
+    Q, M, Z, radius, bulk = quadratic()
+    assert sweeps.minimise_quadratic(Q, M, Z, radius, bulk, 1e-10, lambda: True) is None
+    alike = Q + 1e6 * np.ones_like(Q)
+    assert sweeps.minimise_quadratic(alike, M, Z, 1e-9 * radius, bulk, 1e-14) is None
+
+
+def test_tokens_of_nothing_have_a_step():
+    Q = np.zeros((6, 6))
+    Q[3:, 3:] = np.eye(3)
+    for token in sweeps.from_gram(Q, 3):
+        assert token.curvature > 0 and np.isfinite(1.0 / token.curvature)
+
+
+def test_a_start_may_use_tokens_that_are_zero_here():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 8, 4))
+    y = np.sign(X[:, 1, :1] + rng.normal(size=(2000, 1)))
+    X[:, 0] = 0.0
+    for loss in (Squared(), Logistic()):
+        problem = Problem(TokenDesign(X), loss, Token(), y)
+        start = solve(problem, 0.2 * problem.beta_max)
+        start.Z[0] = 1e-3
+        found = solve(problem, 0.1 * problem.beta_max, init=start)  # a warning would be an error
+        assert found.converged and not found.Z[0].any()
+
+
+def test_models_of_a_logistic_loss_are_left_to_sweeps(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6, 3))
+    problem = Problem(TokenDesign(X), Logistic(), Token(), np.sign(X[:, 1, :1] + 0.1))
+    monkeypatch.setattr(models, "COMPILED", True)
+    monkeypatch.setattr(models, "SecularNewton", never)
+    assert solve(problem, 0.1 * problem.beta_max).converged
 
 
 @pytest.mark.usefixtures("cycle")

@@ -3,16 +3,21 @@
 #include "../_compiled.h"
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { X, Z, TARGET, SAMPLE_WEIGHT, S, V, M, FOLLOWED };
 
+#define SOME 256 /* rows whose products are summed before others are: sums of many round */
+
 /* s = X z, v = weight (target - s) and M += X' v, for narrow rows of X: these stay in the cache
-   from one product to the other. */
-VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p)
+   from one product to the other. `m` has room for p numbers. */
+VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p, double *m)
 {
     const double *x = at[X], *z = at[Z], *target = at[TARGET], *weight = at[SAMPLE_WEIGHT];
-    double *s = at[S], *v = at[V], *m = at[M];
+    double *s = at[S], *v = at[V], *total = at[M];
     for (Py_ssize_t i = 0; i < rows; i++, x += p) {
+        if (i % SOME == 0)
+            memset(m, 0, p * sizeof *m);
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (Py_ssize_t j = 0; j < p; j++)
@@ -23,6 +28,9 @@ VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p)
 #pragma omp simd
         for (Py_ssize_t j = 0; j < p; j++)
             m[j] += left * x[j];
+        if (i % SOME == SOME - 1 || i == rows - 1)
+            for (Py_ssize_t j = 0; j < p; j++)
+                total[j] += m[j];
     }
 }
 
@@ -119,10 +127,17 @@ static PyObject *follow(PyObject *self, PyObject *args)
     void *at[FOLLOWED];
     if (!get_all(FOLLOWED, given, views, at, "ddddddd", sizes, S))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    follow_rows(at, rows, p);
-    Py_END_ALLOW_THREADS
+    double *m = malloc((p + 1) * sizeof *m);
+    const int enough = m != NULL;
+    if (enough) {
+        Py_BEGIN_ALLOW_THREADS
+        follow_rows(at, rows, p, m);
+        Py_END_ALLOW_THREADS
+        free(m);
+    }
     release(FOLLOWED, views);
+    if (!enough)
+        return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 

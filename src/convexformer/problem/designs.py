@@ -24,6 +24,7 @@ Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
 
 FEW_BYTES = 1 << 22  # where blocks are only read on the way to another array
+CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
 FAR_BYTES, NARROW = 1 << 24, 768  # of X, that stay in no cache; columns of a row that do
 CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been written
 FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has a few groups
@@ -138,9 +139,12 @@ class Design(ABC):
         few = self.gather(slice(0, min(8, self.n_samples)), np.arange(self.n_groups))
         if size > 1e-9 * total * np.max(np.abs(few), initial=0.0):
             return size == 0.0
-        largest = max(float(np.max(np.abs(A), initial=0.0)) for _, A in self.blocks())
+        terms = np.zeros((self.n_groups * self.dim, V.shape[1]))  # sizes of what every sum is of
+        for rows in row_slices(self.n_samples, self.n_groups * self.dim, FEW_BYTES):
+            A = self.gather(rows, np.arange(self.n_groups))
+            terms += np.abs(A, out=A).T @ np.abs(V[rows])
         rounding = (4 + np.sqrt(self.n_samples)) * np.finfo(float).eps
-        return bool(size <= rounding * total * largest)
+        return bool(np.all(np.abs(M) <= rounding * terms.reshape(M.shape)))
 
     def means(self, weight: Array) -> Array:
         """Weighted mean of every column, ``(n_groups, d)``."""
@@ -176,20 +180,20 @@ class Design(ABC):
     ) -> tuple[Array, Array]:
         """``A_new' diag(w) A_new`` and ``A_old' diag(w) A_new``, multiplied in `dtype`."""
         p, q = len(old) * self.dim, len(new) * self.dim
-        inner, across, size = np.zeros((q, q)), np.zeros((p, q)), 0.0
+        inner, across = np.zeros((q, q)), np.zeros((p, q))
         both, weighted = np.concatenate([old, new]), bool(np.any(weight != 1.0))
         for rows, A in self._row_blocks(both, p + q):
             A = self._centered(A, both, center)
-            if not size:  # near it squares fit float32
-                size = max(float(A.max()), -float(A.min())) or 1.0 if dtype != np.float64 else 1.0
-            B: NDArray = A
+            B, size = A, 1.0
+            if dtype != np.float64:  # squares must fit
+                size = max(float(A.max()), -float(A.min())) or 1.0
             if weighted or dtype != np.float64:
                 root = np.sqrt(weight[rows])[:, None] / size if weighted else 1.0 / size
                 B = np.multiply(A, root, out=np.empty(A.shape, dtype), casting="same_kind")
-            inner += B[:, p:].T @ B[:, p:]  # BLAS forms only half of it
+            inner += size**2 * (B[:, p:].T @ B[:, p:]).astype(float)  # BLAS forms half of it
             if p:
-                across += B[:, :p].T @ B[:, p:]
-        return size**2 * inner, size**2 * across
+                across += size**2 * (B[:, :p].T @ B[:, p:]).astype(float)
+        return inner, across
 
     def kernel(
         self,
@@ -370,9 +374,11 @@ class TokenDesign(Design):
         Q = np.array([self._nonzeros.gram(columns, w) for w in weights.T])
         q, total = self._nonzeros.correlate(weights)[columns], weights.sum(axis=0)
         if center is not None:
-            mean = center.ravel()[columns]
+            mean, raw = center.ravel()[columns], np.einsum("rpp->rp", Q).copy()
             for j, part in enumerate(Q):
                 part -= np.outer(mean, q[:, j]) + np.outer(q[:, j] - total[j] * mean, mean)
+            if np.any(np.abs(np.einsum("rpp->rp", Q)) < CANCELLED * np.abs(raw)):
+                return super().gram(groups, weights, center, dtype)
             q -= np.outer(mean, total)
         return Q, q
 
@@ -403,9 +409,14 @@ class TokenDesign(Design):
         follow(shape, self.X, Z, target, weight, F, V, M)
         return F, V, M
 
+    @property
+    def _listed(self) -> Nonzeros | None:
+        """Entries, if they have been listed: that takes longer than one product."""
+        return self.__dict__.get("_nonzeros")
+
     def _predict_all(self, Z: Array) -> Array:
-        if self._nonzeros is not None:
-            return self._nonzeros.predict(Z.reshape(-1, Z.shape[2]))
+        if self._listed is not None:
+            return self._listed.predict(Z.reshape(-1, Z.shape[2]))
         if not self._is_plain:
             return self._predict(Z, np.arange(self.n_groups))
         return product(self.X.reshape(self.n_samples, -1), Z.reshape(-1, Z.shape[2]))
@@ -463,7 +474,7 @@ class TokenDesign(Design):
         return np.ascontiguousarray(A, dtype=dtype).reshape(self.n_samples, -1)
 
     def prefers_all(self, groups: Groups) -> bool:
-        if self._nonzeros is not None:
+        if self._listed is not None:
             return True
         return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)
 

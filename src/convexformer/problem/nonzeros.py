@@ -60,7 +60,11 @@ class Nonzeros:
         return np.asarray(self.X.T @ V)
 
     def gram(self, columns: NDArray[np.intp], weight: Array) -> Array:
-        """``X' diag(w) X`` of some columns, in ascending order."""
+        """``X' diag(w) X`` of some columns."""
+        order = np.argsort(columns, kind="stable")
+        if not np.array_equal(columns[order], columns):
+            back = np.argsort(order)
+            return self.gram(columns[order], weight)[np.ix_(back, back)]
         p, place = len(columns), np.full(self.X.shape[1], -1, dtype=np.int32)
         place[columns] = np.arange(p)
         Q, shape = np.zeros((p, p)), (self.X.shape[0], self.X.nnz, self.X.shape[1], p)

@@ -205,16 +205,16 @@ class Problem(WeightedLoss):
         return F - lift
 
     def _followed_correlations(self, V: Array) -> Array | None:
-        """Correlations of `V`, if it is what the last scores left, less a constant."""
+        """Correlations of `V`, if it is what the last scores left, less the intercept's part."""
         kept = self._followed  # once: another thread may put its own there
         if kept is None:
             return None
-        total = self.weight.sum()
-        shift = float((kept[0] - V).sum() / total)
+        shift, mean = 0.0, np.zeros(1)
+        if self.center is not None:
+            total = float(self.weight.sum())
+            shift, mean = float((kept[0] - V).sum()) / total, total * self.center[:, :, None]
         off = np.abs(kept[0] - shift * self.weight[:, None] - V).max()
-        if off > 1e-13 * np.abs(V).max():
-            return None
-        return kept[1] if self.center is None else kept[1] - shift * total * self.center[:, :, None]
+        return None if off > 1e-13 * np.abs(V).max() else kept[1] - shift * mean
 
     def _lift(self, Z: Array) -> Array:
         """What centring takes from the scores, ``means . Z``: ``(c,)``."""

@@ -253,6 +253,13 @@ VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, 
     return moved > 0;
 }
 
+/* Whether token k is used in a part, or may be if it is `new`. */
+static int may_move(const Round *at, Py_ssize_t k, int new, const double *z, const double *M)
+{
+    const Py_ssize_t size = at->d * at->part;
+    return is_used(size, z) || (new && norm(size, M) > at->limit[k]);
+}
+
 /* Move token k to its best, nearly, in every part where it is used, or may be if it is `new`. */
 static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scratch, float *floats)
 {
@@ -260,7 +267,7 @@ static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scr
     double *z = at->Z + k * one, *M = at->M + k * one, *r = scratch, *move = r + one;
     int live = 0, moves = 0;
     for (Py_ssize_t j = 0; j < one && !live; j += size)
-        live = is_used(size, z + j) || (new && norm(size, M + j) > at->limit[k]);
+        live = may_move(at, k, new, z + j, M + j);
     if (!live)
         return;
     if (at->in_samples)
@@ -268,8 +275,10 @@ static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scr
     correlate(at, k, e, floats, r);
     for (Py_ssize_t j = 0; j < one; j++)
         r[j] += M[j];
+    memset(move, 0, one * sizeof *move);
     for (Py_ssize_t j = 0; j < one; j += size)
-        moves |= best_move(at, k, z + j, r + j, move + j, move + one, floats);
+        if (may_move(at, k, new, z + j, M + j))
+            moves |= best_move(at, k, z + j, r + j, move + j, move + one, floats);
     if (!moves)
         return;
     for (Py_ssize_t j = 0; j < one; j++)

@@ -1,6 +1,7 @@
 """First-order steps: the quick way where tokens are nearly independent.
 
-Rounds of steps in float32 alternate with certificates in float64, from which the next round starts.
+Rounds of steps, in float32 where they read X, alternate with certificates in float64, from which
+the next round starts.
 For few outputs of a squared loss tokens move in turn (:mod:`~convexformer.solvers.sweeps`), else,
 and at first where many tokens are to come, all at once (:mod:`~convexformer.solvers.spectral`),
 which tells sooner whether that will be slow.

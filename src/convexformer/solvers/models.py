@@ -209,7 +209,7 @@ class SecondOrderModel:
         Q, shape = self._hessians()[0], (len(radius), -1, 1)
         parts = (part[self.groups] for part in (self.point.M, self.at.Z))
         M, Z = (self._pack(part).reshape(shape) for part in parts)
-        return minimise_quadratic(Q, M, Z, radius, self.at.loss, target)
+        return minimise_quadratic(Q, M, Z, radius, self.at.loss, target, self.late)
 
     def _hessians(self) -> list[Array]:
         problem, groups = self.problem, self.groups

@@ -1,6 +1,7 @@
 """What rounds of first-order steps share: where they start, their gap, and when they are slow.
 
-A round works on some groups, in float32, on changes from a point that is known in float64.
+A round works on some groups, in float32 where it reads X, on changes from a point that is known in
+float64.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem import DualPoint, Problem
+from ..problem import DualPoint, Huber, Problem
 from ..problem.designs import Groups
 from .machine import SPEED
 from .solution import Clock, Iterate
@@ -77,11 +78,13 @@ def newton_seconds(problem: Problem, columns: int, used: int) -> float:
     if problem.loss.joint:
         samples *= problem.n_outputs - 1
     size = min(used, samples)
-    form = N * used**2 if problem.loss.joint else problem.design.gram_work(used)
+    scattered = problem.design.is_sparse and not problem.loss.joint
+    scattered &= not isinstance(problem.loss, Huber)  # whose outliers are cells of samples
+    form = problem.design.gram_work(used) if scattered else N * used**2
     if used > samples:
         form = N**2 * columns
     models, steps = (1, 8) if problem.loss.quadratic else (6, 18)
-    if problem.design.is_sparse and models > 1 and problem.n_outputs == 1:
+    if scattered and models > 1 and problem.n_outputs == 1:
         steps = 8  # models are left to sweeps, as a rule, and steps read X whole
     flops = models * form + steps * size**3 / 3
     return OTHERS * flops / SPEED + steps * NEWTON_STEP

@@ -14,7 +14,7 @@ certificate in float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,7 +153,8 @@ def _longest(grams: Floats) -> Array:
     squares = grams / size[:, None, None]
     squares = squares @ squares
     fourths = squares @ squares
-    return np.einsum("kij,kij->k", fourths, fourths).astype(np.float64) ** 0.125 * size
+    length = np.einsum("kij,kij->k", fourths, fourths).astype(np.float64) ** 0.125
+    return np.maximum(length * size, TINY)
 
 
 def suit(problem: Problem) -> bool:
@@ -259,16 +260,23 @@ class Sweeps(Round):
 
 
 def minimise_quadratic(
-    Q: Array, M: Array, Z: Array, radius: Array, bulk: float, target: float
+    Q: Array,
+    M: Array,
+    Z: Array,
+    radius: Array,
+    bulk: float,
+    target: float,
+    late: Callable[[], bool] = lambda: False,
 ) -> Array | None:
-    """Coefficients ``(cells, size, 1)`` whose gap is below `target`, by sweeps from `Z`.
+    """Coefficients ``(cells, size, 1)`` whose gap is about below `target`, by sweeps from `Z`.
 
-    Of the quadratic with Hessian `Q` and descent direction `M` at `Z`, where the loss is `bulk`,
-    plus ``radius_e ||z_e||``; None where sweeps are slow.
+    Of the quadratic with Hessian `Q` and descent direction `M` at `Z`, plus ``radius_e ||z_e||``;
+    `bulk`, the loss at `Z`, sizes the second-order part of the gap. None where sweeps are slow, or
+    time is up.
     """
     cycles = Cycles(from_gram(Q, Z.shape[1]), False, Z, M, radius, np.array([2 * bulk]))
     gaps = list[float]()
-    while len(gaps) < MOST_CYCLES:
+    while len(gaps) < MOST_CYCLES and not late():
         gaps.append(cycles.run()[1])
         if gaps[-1] <= target:
             return cycles.Z

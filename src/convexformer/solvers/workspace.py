@@ -225,7 +225,7 @@ class Grams:
     def _grow(self, new: Groups, precise: bool) -> None:
         old = np.array(list(self._position), dtype=np.intp)
         p, q = len(old) * self.design.dim, len(new) * self.design.dim
-        precise |= self.design.n_samples * (p + q) * q < LARGE_GRAM
+        precise |= self.design.is_sparse or self.design.n_samples * (p + q) * q < LARGE_GRAM
         self._precise &= precise
         dtype = np.float64 if precise else np.float32
         Q = np.empty((p + q, p + q))
