@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput, designs, nonzeros
+from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput, nonzeros, tokens
 from convexformer.solvers import solve
 
 compiled = pytest.mark.skipif(not nonzeros.COMPILED, reason="nothing was compiled")
@@ -19,7 +19,7 @@ def made(weighted=False, intercept=True, N=3000, n=6, d=5):
 @pytest.fixture
 def far(monkeypatch):
     """As if X were beyond the cache."""
-    monkeypatch.setattr(designs, "FAR_BYTES", 0)
+    monkeypatch.setattr(tokens, "FAR_BYTES", 0)
 
 
 @compiled
@@ -29,7 +29,7 @@ def test_scores_and_dual_points_are_those_of_two_passes(monkeypatch, weighted, i
     Z = np.random.default_rng(1).normal(size=(6, 5, 1))
     plain = made(weighted, intercept)
     assert not plain.design.follows
-    monkeypatch.setattr(designs, "FAR_BYTES", 0)
+    monkeypatch.setattr(tokens, "FAR_BYTES", 0)
     far = made(weighted, intercept)
     assert far.design.follows
     np.testing.assert_allclose(far.scores(Z), plain.scores(Z), atol=1e-11)
@@ -101,7 +101,7 @@ def test_sums_of_many_rows_round_little():
     rows = 300_000
     given = np.full((rows, 1), 0.1), np.zeros(1), np.ones(rows), np.ones(rows)
     M = np.zeros(1)
-    designs.follow((rows, 1), *given, np.empty(rows), np.empty(rows), M)
+    tokens.follow((rows, 1), *given, np.empty(rows), np.empty(rows), M)
     assert M[0] == pytest.approx(0.1 * rows, rel=1e-13)
 
 
@@ -110,11 +110,11 @@ def test_arrays_that_do_not_fit_are_refused():
     X, z, y, weight = np.ones((8, 3)), np.ones(3), np.arange(8.0), np.ones(8)
     s, v, M = np.empty(8), np.empty(8), np.zeros(3)
     good = [X, z, y, weight, s, v, M]
-    designs.follow((8, 3), *good)
+    tokens.follow((8, 3), *good)
     assert np.all(s == 3) and np.array_equal(v, y - 3) and np.all(np.sum(y - 3) == M)
     for j in range(7):
         with pytest.raises(ValueError, match="numbers of type"):
-            designs.follow((8, 3), *good[:j], good[j][:-1], *good[j + 1 :])
+            tokens.follow((8, 3), *good[:j], good[j][:-1], *good[j + 1 :])
     M.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        designs.follow((8, 3), *good)
+        tokens.follow((8, 3), *good)

@@ -1,12 +1,13 @@
 """WHAT is minimised: losses, designs, penalties, the problem and its certificate."""
 
 from .certificate import Certificate
-from .designs import Design, TokenDesign
+from .designs import Design
 from .gated import GatedDesign, Gates
 from .losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from .offsets import OffsetDesign, Offsets
 from .penalties import PENALTIES, Nuclear, Penalty, Token, TokenOutput
 from .problem import DualPoint, Problem
+from .tokens import TokenDesign
 
 __all__ = [
     "PENALTIES",

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import Array, Design, Groups, TokenDesign, row_slices
+from .designs import Array, Design, Groups, row_slices
+from .tokens import TokenDesign
 
 LANDMARKS = ("first", "last", "mean", "separators")
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .certificate import Certificate, check_range
-from .designs import TokenDesign
+from .tokens import TokenDesign
 
 Array = NDArray[np.float64]
 

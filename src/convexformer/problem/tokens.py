@@ -1,0 +1,233 @@
+"""Tokens in a dense array, and how to get by with less than all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .designs import (
+    FEW_BYTES,
+    WIDE_TOKEN,
+    Array,
+    Design,
+    Groups,
+    product,
+    row_slices,
+    transposed_product,
+)
+from .nonzeros import COMPILED, FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
+
+if COMPILED:
+    from ._rows import follow
+
+CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
+FAR_BYTES, NARROW = 1 << 24, 768  # of X, that stay in no cache; columns of a row that do
+
+
+class TokenDesign(Design):
+    r"""Scores :math:`F_i = \sum_k X_{ik} Z_k` of a dense array of tokens.
+
+    Parameters
+    ----------
+    X : ndarray of shape (N, n, d)
+        float32 or float64, any strides, memory maps included.
+    mask : ndarray of bool of shape (N, n), optional
+        True where a token is real. What stands at padding (NaN included) is never read as a number.
+    """
+
+    def __init__(self, X: NDArray[np.floating], mask: NDArray[np.bool_] | None = None) -> None:
+        if X.ndim != 3 or X.dtype not in (np.float32, np.float64):
+            raise ValueError(
+                f"X must be a float32 or float64 array (N, n, d), got {X.dtype} {X.shape}."
+            )
+        if mask is not None and (mask.shape != X.shape[:2] or mask.dtype != np.bool_):
+            raise ValueError(
+                f"mask must be boolean of shape {X.shape[:2]}, got {mask.dtype} {mask.shape}."
+            )
+        self.X, self.mask = X, mask
+        self.n_samples, self.n_groups, self.dim = X.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.X.nbytes
+
+    @property
+    def float32(self) -> NDArray[np.float32] | None:
+        X = self.X
+        if self.mask is not None or X.dtype != np.float32 or not X.flags.c_contiguous:
+            return None
+        return np.asarray(X).reshape(len(X), -1)
+
+    @property
+    def float64(self) -> Array | None:
+        return np.asarray(self.X).reshape(len(self.X), -1) if self._is_plain else None
+
+    def gather(self, rows: slice, groups: Groups) -> Array:
+        A = self.X[rows]
+        if len(groups) and np.all(np.diff(groups) == 1):
+            A = np.array(A[:, groups[0] : groups[-1] + 1], dtype=np.float64, order="C")
+        else:  # `take` is the faster, but copies all of an array that is not contiguous
+            A = np.take(A, groups, axis=1) if A.flags.c_contiguous else A[:, groups]
+        mask = None if self.mask is None else self.mask[rows][:, groups]
+        return np.ascontiguousarray(_masked(A, mask)).reshape(len(A), -1)
+
+    # Where X is mostly zero, only its entries count.
+
+    @cached_property
+    def _nonzeros(self) -> Nonzeros | None:
+        width, step = self.n_groups * self.dim, self.n_samples // SOME_ROWS
+        if not COMPILED or self.n_samples < LEAST_ROWS or width < 1 / FEW:
+            return None
+        some = slice(0, SOME_ROWS * step, step)
+        if not look_sparse(self.gather(some, np.arange(self.n_groups))):
+            return None
+        rows = row_slices(self.n_samples, width, FEW_BYTES)
+        everyone = np.arange(self.n_groups)
+        blocks = ((part, self.gather(part, everyone)) for part in rows)
+        X = self.float64
+        whole = blocks if X is None else [(slice(0, len(X)), X)]
+        return Nonzeros.of(whole, self.n_samples, width)
+
+    @property
+    def is_sparse(self) -> bool:
+        return self._nonzeros is not None
+
+    def gram_work(self, columns: int) -> float:
+        dense = super().gram_work(columns)
+        return dense if self._nonzeros is None else SCATTERED * self._nonzeros.density**2 * dense
+
+    def gram(
+        self, groups: Groups, weights: Array, center: Array | None, dtype: type = np.float64
+    ) -> tuple[Array, Array]:
+        if self._nonzeros is None:
+            return super().gram(groups, weights, center, dtype)
+        columns = self._columns_of(groups)
+        Q = np.array([self._nonzeros.gram(columns, w) for w in weights.T])
+        q, total = self._nonzeros.correlate(weights)[columns], weights.sum(axis=0)
+        if center is not None:
+            mean, raw = center.ravel()[columns], np.einsum("rpp->rp", Q).copy()
+            for j, part in enumerate(Q):
+                part -= np.outer(mean, q[:, j]) + np.outer(q[:, j] - total[j] * mean, mean)
+            if np.any(np.abs(np.einsum("rpp->rp", Q)) < CANCELLED * np.abs(raw)):
+                return super().gram(groups, weights, center, dtype)
+            q -= np.outer(mean, total)
+        return Q, q
+
+    def cross_gram(
+        self, old: Groups, new: Groups, weight: Array, center: Array | None, dtype: type
+    ) -> tuple[Array, Array]:
+        if self._nonzeros is None:
+            return super().cross_gram(old, new, weight, center, dtype)
+        both = np.sort(np.concatenate([old, new]))
+        Q = self.gram(both, weight[:, None], center)[0][0]
+        first, second = (self._columns_of(np.searchsorted(both, part)) for part in (old, new))
+        return Q[np.ix_(second, second)], Q[np.ix_(first, second)]
+
+    def _columns_of(self, groups: Groups) -> Groups:
+        return (self.dim * groups[:, None] + np.arange(self.dim)).ravel()
+
+    # Of many narrow rows both products are had in one pass.
+
+    @cached_property
+    def follows(self) -> bool:
+        narrow = self.n_groups * self.dim <= NARROW and self.X.nbytes >= FAR_BYTES
+        return narrow and COMPILED and self._is_plain and self._nonzeros is None
+
+    def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        Z, target, weight = (np.ascontiguousarray(part) for part in (Z, target, weight))
+        F, V, M = np.empty_like(target), np.empty_like(target), np.zeros_like(Z)
+        shape = (self.n_samples, self.n_groups * self.dim)
+        follow(shape, self.X, Z, target, weight, F, V, M)
+        return F, V, M
+
+    @property
+    def _listed(self) -> Nonzeros | None:
+        """Entries, if they have been listed: that takes longer than one product."""
+        return self.__dict__.get("_nonzeros")
+
+    def _predict_all(self, Z: Array) -> Array:
+        if self._listed is not None:
+            return self._listed.predict(Z.reshape(-1, Z.shape[2]))
+        if not self._is_plain:
+            return self._predict(Z, np.arange(self.n_groups))
+        return product(self.X.reshape(self.n_samples, -1), Z.reshape(-1, Z.shape[2]))
+
+    def _correlate_all(self, V: Array) -> Array:
+        if self._nonzeros is not None:
+            return self._nonzeros.correlate(V).reshape(*self.X.shape[1:], -1)
+        if not self._is_plain:
+            return self._correlate(V, np.arange(self.n_groups))
+        if self.follows and V.shape[1] == 1:
+            return self.follow(np.zeros((*self.X.shape[1:], 1)), V, np.ones(len(V)))[2]
+        M = transposed_product(self.X.reshape(self.n_samples, -1), V)
+        return M.reshape(*self.X.shape[1:], -1)
+
+    # Wide tokens are multiplied where they lie, which saves copying them.
+
+    def _predict(self, Z: Array, groups: Groups) -> Array:
+        if not self._is_plain or self.dim < WIDE_TOKEN:
+            return super()._predict(Z, groups)
+        F = np.zeros((self.n_samples, Z.shape[2]))
+        for k, z in zip(groups.tolist(), Z, strict=True):
+            F += product(self.X[:, k], z)
+        return F
+
+    def _correlate(self, V: Array, groups: Groups) -> Array:
+        if not self._is_plain or self.dim < WIDE_TOKEN:
+            return super()._correlate(V, groups)
+        M = np.empty((len(groups), self.dim, V.shape[1]))
+        for j, k in enumerate(groups.tolist()):
+            M[j] = transposed_product(self.X[:, k], V)
+        return M
+
+    def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
+        if not self._is_plain:
+            return super().contributions(groups, G, center)
+        if 2 * len(groups) > self.n_groups:  # either way no copy of X
+            scattered = np.zeros((self.n_groups, self.dim))
+            scattered[groups] = G
+            U = np.einsum("ikd,kd->ik", self.X, scattered)[:, groups]
+        else:
+            U = np.empty((self.n_samples, len(groups)))
+            for column, (k, g) in enumerate(zip(groups.tolist(), G, strict=True)):
+                U[:, column] = self.X[:, k] @ g
+        return U if center is None else U - np.sum(center[groups] * G, axis=1)
+
+    def whole(self, groups: Groups, dtype: type) -> NDArray:
+        if self.mask is not None:
+            return super().whole(groups, dtype)
+        consecutive = groups[-1] - groups[0] == len(groups) - 1  # in ascending order
+        A = self.X[:, groups[0] : groups[-1] + 1] if consecutive else self.X[:, groups]
+        if A.dtype == dtype and self.X.flags.c_contiguous and consecutive:  # a view of X
+            return np.asarray(self.X).reshape(self.n_samples, -1)[
+                :, groups[0] * self.dim : (groups[-1] + 1) * self.dim
+            ]
+        return np.ascontiguousarray(A, dtype=dtype).reshape(self.n_samples, -1)
+
+    def prefers_all(self, groups: Groups) -> bool:
+        if self._listed is not None:
+            return True
+        return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether X can be multiplied as it stands."""
+        return self.mask is None and self.X.dtype == np.float64 and self.X.flags.c_contiguous
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        width = self.n_groups * self.dim
+        if self._is_plain:
+            yield slice(0, self.n_samples), np.asarray(self.X).reshape(self.n_samples, width)
+            return
+        for rows in row_slices(self.n_samples, width):
+            mask = None if self.mask is None else self.mask[rows]
+            yield rows, _masked(self.X[rows], mask).reshape(-1, width)
+
+
+def _masked(A: NDArray, mask: NDArray[np.bool_] | None) -> Array:
+    if mask is not None:
+        A = np.where(mask[:, :, None], A, 0.0)
+    return np.asarray(A, dtype=np.float64)
