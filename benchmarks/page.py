@@ -65,10 +65,13 @@ SHORT = """### Short of the goal
 What the goal would leave time for: passes over X, or second-order matrices of the tokens in use,
 beside what ours took; where no peer arrived it is their limit that hides the goal, and there is no
 row. A certified solution takes three passes whatever the method: correlations of
-the targets, then scores and correlations of what is returned. Where X has less than a million
-entries it is not passes that take the time but calls, some 10 µs each.
+the targets, then scores and correlations of what is returned (a point of a path two). Where X has
+less than a million entries it is not passes that take the time but calls, some 10 µs each. The last
+column says what the goal would ask for.
 
 """
+FEW_PASSES = 5  # hardly more than a certificate's
+SMALL_X = 1e6  # entries
 
 GRIDS = {
     "standard": ("The grid", "make bench"),
@@ -145,7 +148,7 @@ def _main_table(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
     rows = []
     for cell in cells:
         reading, matrix = cell.limits(speeds)
-        N, n, d, c = cell.facts["shape"]
+        N, n, d, _ = cell.facts["shape"]
         gates = f" h={cell.facts['gates']}" if cell.facts["gates"] else ""
         goal = cell.goal
         rows.append(
@@ -181,14 +184,28 @@ def _short_of_goal(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
                 cell.name,
                 _plain(1e3 * cell.allowed),
                 *(_plain(time / each) for time in (cell.allowed, took) for each in limits),
+                _asked(cell, cell.allowed / limits[0], cell.allowed / limits[1]),
             ]
         )
     if not rows:
         return ""
     head = [
         "cell", "the goal allows, ms", "passes over X", "matrices", "ours: passes", "matrices",
+        "that is",
     ]  # fmt: skip
     return SHORT + table(head, rows)
+
+
+def _asked(cell: CellSummary, passes: float, matrices: float) -> str:
+    """What a goal that was missed asks for."""
+    points = len(cell.facts["fractions"])
+    if passes < FEW_PASSES * points:
+        certificate = 3 if points == 1 else 2
+        return f"{passes / points:.2g} passes a point, {certificate} of them the certificate's"
+    N, n, d, _ = cell.facts["shape"]
+    if N * n * d < SMALL_X:
+        return "a small X: fewer calls of NumPy"
+    return "a first-order method" if matrices < 1 else f"at most {matrices:.2g} matrices"
 
 
 def _gap(cell: CellSummary) -> str:
