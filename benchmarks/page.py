@@ -148,7 +148,7 @@ def _main_table(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
     rows = []
     for cell in cells:
         reading, matrix = cell.limits(speeds)
-        N, n, d, _ = cell.facts["shape"]
+        N, n, d, c = cell.facts["shape"]
         gates = f" h={cell.facts['gates']}" if cell.facts["gates"] else ""
         goal = cell.goal
         rows.append(
