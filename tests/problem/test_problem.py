@@ -9,6 +9,7 @@ from tests.generated import small
 from tests.raw import LOSSES, Raw
 
 from convexformer.problem import Problem, Squared, Token, TokenDesign, TokenOutput
+from convexformer.problem.foremost import foremost
 
 NAMES = list(LOSSES)
 SETTINGS = list(itertools.product(NAMES, ["token-output", "token"], [True, False], [True, False]))
@@ -300,3 +301,15 @@ def test_samples_without_weight_do_not_silence_the_others():
     found = Problem(TokenDesign(X), Squared(), Token(), y, weight, intercept=False).beta_max
     rest = Problem(TokenDesign(X[1:]), Squared(), Token(), y[1:], intercept=False).beta_max
     assert found == pytest.approx(rest)
+
+
+def test_noise_is_judged_of_the_foremost_tokens_where_all_are_too_many(monkeypatch):
+    monkeypatch.setattr("convexformer.problem.problem.MOST_KEPT", 0)  # as if they were
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 10, 4)).astype(np.float32)
+    y = X[:, 1, :1] + rng.normal(size=(2000, 1))
+    expected = Problem(TokenDesign(X), Squared(), Token(), y).beta_max
+    X[:, 0, 0] = 1.7e12
+    problem = Problem(TokenDesign(X), Squared(), Token(), y)
+    assert len(foremost(problem.design, problem.penalty, problem._null)) < 10
+    assert problem.beta_max >= 0.99 * expected

@@ -24,6 +24,8 @@ BLOCK_ENTRIES = 1 << 22  # of X looked at together: large beside a Python loop, 
 
 # Arrays ---------------------------------------------------------------------------------------
 
+ENCODE = "Encode letters and categories first, for example one-hot."
+
 
 def as_numpy(data: Any, name: str) -> Any:
     """Tensors of other libraries as NumPy arrays (sharing memory); anything else untouched."""
@@ -85,10 +87,7 @@ def check_tokens(
         )
     if rank not in (2, 3):
         if getattr(X, "dtype", np.dtype(float)).kind in "US":
-            raise ValueError(
-                f"X must hold numbers, got text of shape {tuple(X.shape)}. Encode letters and "
-                "categories first, for example one-hot: (samples, positions, letters)."
-            )
+            raise ValueError(f"X must hold numbers, got text of shape {tuple(X.shape)}. {ENCODE}")
         raise ValueError(
             "X must be 3-D (samples, tokens, channels) or 2-D (samples, columns), got shape "
             f"{tuple(X.shape)}. Reshape your data: for one sample use X[:1], or X.reshape(1, -1); "
@@ -97,7 +96,7 @@ def check_tokens(
     if rank == 2 and not reset:
         _check_not_flattened(estimator, tuple(X.shape))
     options: dict[str, Any] = {"dtype": (np.float64, np.float32), "ensure_all_finite": False}
-    with numbers_only("X", "Encode letters and categories first, for example one-hot."):
+    with numbers_only("X", ENCODE):
         if rank == 2:
             X = validate_data(estimator, X, reset=reset, **options)
         else:

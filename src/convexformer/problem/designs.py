@@ -111,7 +111,9 @@ class Design(ABC):
 
     def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
         """Scores F of `Z`, ``V = weight (target - F)`` and its correlations, for one output."""
-        raise NotImplementedError
+        F = self.predict(Z)
+        V = weight[:, None] * (target - F)
+        return F, V, self.correlate(V)
 
     def _predict(self, Z: Array, groups: Groups) -> Array:
         F = np.zeros((self.n_samples, Z.shape[2]))
@@ -125,16 +127,19 @@ class Design(ABC):
             M[part] += transposed_product(A, V[rows]).reshape(-1, self.dim, V.shape[1])
         return M
 
-    def is_noise(self, M: Array, V: Array) -> bool:
-        """Whether ``M = correlate(V)`` is zero but for rounding; a pass over X where it may be."""
+    def is_noise(self, M: Array, V: Array, groups: Groups | None = None) -> bool:
+        """Whether ``M = correlate(V, groups)`` is zero but for rounding; a pass where it may be."""
         size, total = float(np.max(np.abs(M), initial=0.0)), float(np.sum(np.abs(V)))
+        if size == 0.0:
+            return True
         few = self.gather(slice(0, min(8, self.n_samples)), np.arange(self.n_groups))
         if size > 1e-9 * total * np.max(np.abs(few), initial=0.0):
-            return size == 0.0
+            return False
+        groups = np.arange(self.n_groups) if groups is None else groups
         size_of = np.abs(V).reshape(len(V), -1)
-        terms = np.zeros((self.n_groups * self.dim, size_of.shape[1]))  # of every sum
-        for rows in row_slices(self.n_samples, self.n_groups * self.dim, FEW_BYTES):
-            A = self.gather(rows, np.arange(self.n_groups))
+        terms = np.zeros((len(groups) * self.dim, size_of.shape[1]))  # of every sum
+        for rows in row_slices(self.n_samples, len(terms), FEW_BYTES):
+            A = self.gather(rows, groups)
             terms += np.abs(A, out=A).T @ size_of[rows]
         rounding = (4 + np.sqrt(self.n_samples)) * np.finfo(float).eps
         return bool(np.all(np.abs(M).reshape(terms.shape) <= rounding * terms))

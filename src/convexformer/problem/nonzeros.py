@@ -43,7 +43,7 @@ class Nonzeros:
         value, count = np.empty(room), 0
         for part, A in blocks:
             end, shape = start[1:][part], (len(A), columns, room - count)
-            found = entries(shape, A, end, column[count:], value[count:])
+            found = entries(shape, np.ascontiguousarray(A), end, column[count:], value[count:])
             if found < 0:
                 return None
             end += count

@@ -170,7 +170,7 @@ class Problem(WeightedLoss):
         super()._forget()
         self._last: tuple[Array, DualPoint] | None = None
         self._scored: tuple[Array, Array] | None = None
-        self._followed: tuple[Array, Array] | None = None
+        self._followed: list[Array] = []
 
     # Primal -----------------------------------------------------------------------------------
 
@@ -182,32 +182,24 @@ class Problem(WeightedLoss):
         kept = self._scored  # once: another thread may put its own there
         if kept is not None and np.array_equal(kept[0], Z):
             return kept[1]
-        if self._follows:
-            S = self._followed_scores(Z)
+        lift = self._lift(Z)
+        if self.loss.quadratic and self.n_outputs == 1 and self.design.follows:
+            F, *self._followed = self.design.follow(Z, self.Y + lift, self.weight)
         else:
             groups = np.flatnonzero(np.any(Z, axis=(1, 2)))
-            S = self.design.predict(Z[groups], groups) - self._lift(Z)
+            F = self.design.predict(Z[groups], groups)
+        S = F - lift
         S.flags.writeable = False
         self._scored = (Z.copy(), S) if Z.size + S.size < MOST_KEPT else None
         return S
 
-    # A squared loss's dual point is what scores leave, less a constant: where that takes one pass
-    # over X instead of two, scores come with the correlations that are asked for next.
-
-    @property
-    def _follows(self) -> bool:
-        return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
-
-    def _followed_scores(self, Z: Array) -> Array:
-        lift = self._lift(Z)
-        F, V, M = self.design.follow(Z, self.Y + lift, self.weight)
-        self._followed = (V, M)
-        return F - lift
-
     def _followed_correlations(self, V: Array) -> Array | None:
-        """Correlations of `V`, if it is what the last scores left, less the intercept's part."""
+        """Correlations of `V`, if it is what the last scores left, less the intercept's part.
+
+        As a squared loss's dual point is: both come in one pass over X where that is quicker.
+        """
         kept = self._followed  # once: another thread may put its own there
-        if kept is None:
+        if not kept:
             return None
         shift, mean = 0.0, np.zeros(1)
         if self.center is not None:
@@ -261,14 +253,14 @@ class Problem(WeightedLoss):
         """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
         F = np.zeros_like(self.Y) + self.null_intercept
         if self.Y.size + int(np.prod(self.shape)) < MOST_KEPT:  # of use to whoever starts there
-            point = self.dual_point(F)
+            point, groups = self.dual_point(F), None
             V, M, norms = point.V, point.M, point.norms
         else:
             V = self._dual_direction(F)
             groups = foremost(self.design, self.penalty, V)
             M = self.design.correlate(V, groups)
             norms = self.penalty.of(groups).dual_norms(M)
-        if self.design.is_noise(M, V):
+        if self.design.is_noise(M, V, groups):
             return 0.0
         return check_range(float(np.max(norms, initial=0.0)))
 

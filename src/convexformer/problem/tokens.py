@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .designs import (
-    FEW_BYTES,
     WIDE_TOKEN,
     Array,
     Design,
@@ -84,12 +83,7 @@ class TokenDesign(Design):
         some = slice(0, SOME_ROWS * step, step)
         if not look_sparse(self.gather(some, np.arange(self.n_groups))):
             return None
-        rows = row_slices(self.n_samples, width, FEW_BYTES)
-        everyone = np.arange(self.n_groups)
-        blocks = ((part, self.gather(part, everyone)) for part in rows)
-        X = self.float64
-        whole = blocks if X is None else [(slice(0, len(X)), X)]
-        return Nonzeros.of(whole, self.n_samples, width)
+        return Nonzeros.of(self.blocks(), self.n_samples, width)
 
     @property
     def is_sparse(self) -> bool:
