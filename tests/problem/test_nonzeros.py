@@ -170,16 +170,19 @@ def test_nothing_but_zeros():
 @compiled
 def test_arrays_that_do_not_fit_are_refused():
     X = Nonzeros.of([(slice(0, 4), np.eye(4, 40))], 4, 40).X
-    place, Q, weight = np.arange(40, dtype=np.int32), np.zeros((40, 40)), np.ones(4)
-    good = [(4, 4, 40, 40), X.indptr, X.indices, X.data, weight, place, Q]
+    place, weight = np.arange(40, dtype=np.int32), np.ones(4)
+    Q, q = np.zeros((40, 40)), np.zeros(40)
+    good = [(4, 4, 40, 40), X.indptr, X.indices, X.data, weight, place, Q, q]
     nonzeros.gram(*good)
     np.testing.assert_array_equal(Q, np.diag(np.arange(40) < 4).astype(float))
+    np.testing.assert_array_equal(q, np.diag(Q))
     wrong = {
         1: X.indptr + np.int32(1),
         2: X.indices + np.int32(37),
         4: weight[1:],
         5: place + np.int32(1),
         6: Q.astype(np.float32),
+        7: q[1:],
     }
     for j, array in wrong.items():
         with pytest.raises(ValueError, match=r"range|numbers of type"):

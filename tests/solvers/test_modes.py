@@ -84,15 +84,18 @@ def test_two_classes_are_one_output(penalty, intercept, monkeypatch):
     Y = np.eye(2)[(X[:, 2, 0] + rng.normal(size=N) > 1.3).astype(int)]
     weights, weight = rng.random(n) + 0.5, rng.random(N)
     p = Problem(TokenDesign(X), Softmax(), penalty(weights), Y, weight, intercept)
-    assert p.has_two_classes
-    one, scale = p.as_logistic()
-    assert one.beta_max == pytest.approx(scale * p.beta_max, rel=1e-12)
+    assert p.as_logistic is not None
     few, more = solve_path(p, [f * p.beta_max for f in (0.3, 0.03)], tol=1e-8)
     for found in (few, more):
         assert found.converged
         np.testing.assert_allclose(found.Z.sum(axis=2), 0.0, atol=1e-14)
-    monkeypatch.setattr(Problem, "has_two_classes", False)
-    jointly = solve(p, 0.03 * p.beta_max, tol=1e-8)
+    monkeypatch.setattr(Problem, "as_logistic", None)
+    both = Problem(TokenDesign(X), Softmax(), penalty(weights), Y, weight, intercept)
+    assert both.beta_max == pytest.approx(p.beta_max, rel=1e-12)
+    jointly = solve(both, 0.03 * p.beta_max, tol=1e-8)
+    again = both.certificate(more.Z, more.intercept, more.certificate.beta)
+    for name in ("primal", "dual", "beta", "beta_max"):
+        assert getattr(again, name) == pytest.approx(getattr(more.certificate, name), rel=1e-12)
     assert jointly.certificate.primal == pytest.approx(more.certificate.primal, rel=1e-7)
     differences = [np.diff(p.predict(s.Z, s.intercept)) for s in (more, jointly)]
     np.testing.assert_allclose(*differences, atol=1e-3)  # how they are split may differ
@@ -101,7 +104,7 @@ def test_two_classes_are_one_output(penalty, intercept, monkeypatch):
 def test_shares_of_two_classes_stay_two_outputs():
     shares = np.random.default_rng(0).dirichlet([1, 1], size=N)
     p = Problem(TokenDesign(np.ones((N, 1, 1))), Softmax(), Token(), shares)
-    assert not p.has_two_classes
+    assert p.as_logistic is None
 
 
 def test_products_only_for_tokens_of_one_channel(monkeypatch):

@@ -34,16 +34,18 @@ VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p, dou
     }
 }
 
-enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, ARRAYS };
+enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, SUM, ARRAYS };
 
 #define BAND (1 << 15) /* numbers of Q that stay in the cache while they are added to */
 
-/* The lower half of Q += sum_i weight_i x_i x_i', x the entries of row i that have a place in Q; as
-   far as places ascend with columns. Some rows of Q at a time. 0 where memory is short. */
+/* Q += sum_i weight_i x_i x_i' and sum += sum_i weight_i x_i, x the entries of row i that have a
+   place in Q; places ascend with columns. Some rows of Q at a time, their lower half, then the
+   other. 0 where memory is short. */
 static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
 {
     const int32_t *start = at[START], *column = at[COLUMN], *place = at[PLACE];
     const double *value = at[VALUE], *weight = at[WEIGHT];
+    double *q = at[Q], *sum = at[SUM];
     Py_ssize_t *here = malloc((columns + 1) * sizeof *here);
     double *x = malloc((columns + 1) * sizeof *x);
     const int enough = here != NULL && x != NULL;
@@ -57,12 +59,16 @@ static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
                     here[n] = to, x[n++] = value[l];
             }
             for (Py_ssize_t j = n - 1; j >= 0 && here[j] >= first; j--) {
-                double *row = (double *)at[Q] + here[j] * p;
+                double *row = q + here[j] * p;
                 const double by = weight[i] * x[j];
+                sum[here[j]] += by;
                 for (Py_ssize_t k = 0; k <= j; k++)
                     row[here[k]] += by * x[k];
             }
         }
+    for (Py_ssize_t j = 0; enough && j < p; j++)
+        for (Py_ssize_t k = 0; k < j; k++)
+            q[k * p + j] = q[j * p + k];
     free(here);
     free(x);
     return enough;
@@ -84,10 +90,13 @@ static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_
             if (n + more >= room)
                 return -1;
         }
+        const Py_ssize_t start = n;
         for (Py_ssize_t j = 0; j < columns; j++) { /* written in any case: no branch to guess */
-            column[n] = (int32_t)j, value[n] = x[j];
+            column[n] = (int32_t)j;
             n += x[j] != 0;
         }
+        for (Py_ssize_t l = start; l < n; l++)
+            value[l] = x[column[l]];
         end[i] = (int32_t)n;
     }
     return n;
@@ -181,14 +190,14 @@ static PyObject *gram(PyObject *self, PyObject *args)
 {
     PyObject *given[ARRAYS];
     Py_ssize_t rows, entries, columns, p;
-    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOO", &rows, &entries, &columns, &p, given, given + 1,
-                          given + 2, given + 3, given + 4, given + 5))
+    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOOO", &rows, &entries, &columns, &p, given, given + 1,
+                          given + 2, given + 3, given + 4, given + 5, given + 6))
         return NULL;
-    const Py_ssize_t sizes[ARRAYS] = {rows + 1, entries, entries, rows, columns, p * p};
+    const Py_ssize_t sizes[ARRAYS] = {rows + 1, entries, entries, rows, columns, p * p, p};
     Py_buffer views[ARRAYS];
     void *at[ARRAYS];
     int done = 0;
-    if (!get_all(ARRAYS, given, views, at, "iiddid", sizes, Q))
+    if (!get_all(ARRAYS, given, views, at, "iiddidd", sizes, Q))
         return NULL;
     if (!is_sound(at, rows, entries, columns, p))
         PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
@@ -214,8 +223,9 @@ static PyMethodDef methods[] = {
      "List what is not zero: where those of each row end, their columns and values; -1 without\n"
      "room for them, and one more."},
     {"gram", gram, METH_VARARGS,
-     "gram((rows, entries, columns, p), start, column, value, weight, place, Q)\n\n"
-     "Add the lower half of X' diag(weight) X to Q (p, p), of columns that have a place in it."},
+     "gram((rows, entries, columns, p), start, column, value, weight, place, Q, sum)\n\n"
+     "Q (p, p) = X' diag(weight) X and sum (p,) = X' weight, from zero, of columns that have a\n"
+     "place in them."},
     {NULL, NULL, 0, NULL},
 };
 

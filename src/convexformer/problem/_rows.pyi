@@ -21,4 +21,5 @@ def gram(
     weight: NDArray,
     place: NDArray,
     Q: NDArray,
+    sum: NDArray,
 ) -> None: ...

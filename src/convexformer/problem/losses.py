@@ -93,10 +93,16 @@ class Squared(Loss):
         return Y - F
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        return np.ones_like(F)
+        return np.broadcast_to(1.0, F.shape)
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         return V * (Y - 0.5 * V)
+
+    def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
+        R = Y - F
+        value = R * R
+        value *= 0.5
+        return value, R, self.curvature(F, Y)
 
     def constant(self, Y: Array, weight: Array) -> Array:
         return np.asarray(weight @ Y / weight.sum())

@@ -33,6 +33,7 @@ class Nonzeros:
     """X ``(N, p)`` by its entries."""
 
     X: Any  # csr_array
+    transposed: Any
     density: float
 
     @classmethod
@@ -49,7 +50,7 @@ class Nonzeros:
             end += count
             count += found
         X = csr_array((value[:count], column[:count], start), (rows, columns))
-        return cls(X, count / (rows * columns))
+        return cls(X, X.T, count / (rows * columns))
 
     def predict(self, Z: Array) -> Array:
         """``X Z``, ``(N, c)``."""
@@ -57,20 +58,21 @@ class Nonzeros:
 
     def correlate(self, V: Array) -> Array:
         """``X' V``, ``(p, c)``."""
-        return np.asarray(self.X.T @ V)
+        return np.asarray(self.transposed @ V)
 
-    def gram(self, columns: NDArray[np.intp], weight: Array) -> Array:
-        """``X' diag(w) X`` of some columns."""
+    def gram(self, columns: NDArray[np.intp], weight: Array) -> tuple[Array, Array]:
+        """``X' diag(w) X`` and ``X' w`` of some columns."""
         order = np.argsort(columns, kind="stable")
         if not np.array_equal(columns[order], columns):
             back = np.argsort(order)
-            return self.gram(columns[order], weight)[np.ix_(back, back)]
+            Q, q = self.gram(columns[order], weight)
+            return Q[np.ix_(back, back)], q[back]
         p, place = len(columns), np.full(self.X.shape[1], -1, dtype=np.int32)
         place[columns] = np.arange(p)
-        Q, shape = np.zeros((p, p)), (self.X.shape[0], self.X.nnz, self.X.shape[1], p)
-        at = self.X.indptr, self.X.indices, self.X.data
-        gram(shape, *at, np.ascontiguousarray(weight), place, Q)
-        return Q + np.tril(Q, -1).T
+        (rows, width), at = self.X.shape, (self.X.indptr, self.X.indices, self.X.data)
+        Q, q = np.zeros((p, p)), np.zeros(p)
+        gram((rows, self.X.nnz, width, p), *at, np.ascontiguousarray(weight), place, Q, q)
+        return Q, q
 
 
 def look_sparse(A: Array) -> bool:

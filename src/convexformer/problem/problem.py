@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,7 @@ from .foremost import foremost
 from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
-from .weighted import MOST_KEPT, ROUNDING, WeightedLoss
+from .weighted import MOST_KEPT, ROUNDING, WeightedLoss, lasting, same
 
 Array = NDArray[np.float64]
 
@@ -35,6 +35,7 @@ class DualPoint:
     V: Array  # (N, c), sums to zero over samples where there is an intercept
     M: Array  # (groups, d, c), its correlations
     norms: Array  # (groups, cells), dual norms of M
+    values: dict[float, float] = field(default_factory=dict)  # dual values, by beta
 
 
 class Problem(WeightedLoss):
@@ -138,18 +139,17 @@ class Problem(WeightedLoss):
         other.loss = loss
         return other
 
-    @property
-    def has_two_classes(self) -> bool:
-        """Whether this is a softmax over two classes, every sample in one of them."""
-        two = isinstance(self.loss, Softmax) and self.n_outputs == 2 and self.penalty.euclidean
-        return two and bool(np.all((self.Y == 0) | (self.Y == 1)))
-
-    def as_logistic(self) -> tuple[Problem, float]:
+    @cached_property
+    def as_logistic(self) -> tuple[Problem, float] | None:
         r"""A softmax over two classes as a logistic problem, and by how much its beta is less.
 
         At the optimum scores are :math:`(f/2, -f/2)`, for any other sum costs more penalty: then
-        the loss is that of f, and norms over both outputs are :math:`\|z\|/\sqrt2`.
+        the loss is that of f, and norms over both outputs are :math:`\|z\|/\sqrt2`. None for other
+        problems, and where a sample is not in one class alone.
         """
+        two = isinstance(self.loss, Softmax) and self.n_outputs == 2 and self.penalty.euclidean
+        if not two or not np.all((self.Y == 0) | (self.Y == 1)):
+            return None
         one = self.with_loss(Logistic())._with_targets(2.0 * self.Y[:, :1] - 1.0, np.zeros(1))
         return one, 1.0 if self.penalty.separable else np.sqrt(0.5)
 
@@ -161,7 +161,7 @@ class Problem(WeightedLoss):
 
     def _copy(self) -> Problem:
         other = copy(self)
-        for name in ("null_intercept", "_null", "beta_max", "_bounds"):
+        for name in ("null_intercept", "_null", "beta_max", "_bounds", "as_logistic"):
             other.__dict__.pop(name, None)
         other._forget()
         return other
@@ -180,7 +180,7 @@ class Problem(WeightedLoss):
         The last one is kept, for the certificate and the next point of a path.
         """
         kept = self._scored  # once: another thread may put its own there
-        if kept is not None and np.array_equal(kept[0], Z):
+        if kept is not None and same(kept[0], Z):
             return kept[1]
         lift = self._lift(Z)
         if self.loss.quadratic and self.n_outputs == 1 and self.design.follows:
@@ -190,7 +190,7 @@ class Problem(WeightedLoss):
             F = self.design.predict(Z[groups], groups)
         S = F - lift
         S.flags.writeable = False
-        self._scored = (Z.copy(), S) if Z.size + S.size < MOST_KEPT else None
+        self._scored = (lasting(Z), S) if Z.size + S.size < MOST_KEPT else None
         return S
 
     def _followed_correlations(self, V: Array) -> Array | None:
@@ -251,6 +251,9 @@ class Problem(WeightedLoss):
     @cached_property
     def beta_max(self) -> float:
         """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
+        if self.as_logistic is not None:
+            one, scale = self.as_logistic
+            return one.beta_max / scale
         F = np.zeros_like(self.Y) + self.null_intercept
         if self.Y.size + int(np.prod(self.shape)) < MOST_KEPT:  # of use to whoever starts there
             point, groups = self.dual_point(F), None
@@ -270,14 +273,14 @@ class Problem(WeightedLoss):
         The last one is kept: where a solver ends, its certificate is asked for next.
         """
         kept = self._last
-        if kept is not None and np.array_equal(kept[0], F):
+        if kept is not None and same(kept[0], F):
             return kept[1]
         V = self._dual_direction(F)
         M = self._followed_correlations(V)
         if M is None:
             M = self.correlations(V, self.design.correlate)
         point = DualPoint(V, M, self.penalty.dual_norms(M))
-        self._last = (F.copy(), point) if M.size + F.size < MOST_KEPT else None
+        self._last = (lasting(F), point) if M.size + F.size < MOST_KEPT else None
         return point
 
     def _dual_direction(self, F: Array) -> Array:
@@ -329,29 +332,34 @@ class Problem(WeightedLoss):
 
     def dual_value(self, point: DualPoint, beta: float) -> float:
         """Best dual value on the ray of `point`, scaled into the norm ball."""
-        by_output = self.separable
+        if beta not in point.values:
+            point.values[beta] = self._dual_value(point, beta)
+        return point.values[beta]
+
+    def _dual_value(self, point: DualPoint, beta: float) -> float:
+        by_output, V = self.separable, point.V
         norms = point.norms.max(axis=0 if by_output else None, initial=0.0)
         norms = norms if self.beta_max > 0 else np.zeros_like(norms)
         with np.errstate(divide="ignore", invalid="ignore"):
             limit = np.where(norms > 0, np.divide(beta, norms), np.inf)
-        V = point.V
-        if not self._plain:
-            a = self.weight[:, None]
-            V = np.divide(V, a, out=np.zeros_like(V), where=a > 0)
-        scale = np.minimum(self._ray(V, by_output), limit)
-        return float((self.weight @ self.loss.dual_value(scale * V, self.Y)).sum())
-
-    def _ray(self, V: Array, by_output: bool) -> Array:
-        """How far along its ray a dual point is best without the norm ball."""
+        V = self.unweighted(V)
         if not self.loss.quadratic:
-            return np.ones(1)
-        top, bottom = self.weight @ (self.Y * V), self.weight @ (V * V)
+            V = np.minimum(1.0, limit) * V
+            return float((self.weight @ self.loss.dual_value(V, self.Y)).sum())
+        top, bottom = self.dot(self.Y, V), self.dot(V, V)
         if not by_output:
             top, bottom = top.sum(keepdims=True), bottom.sum(keepdims=True)
-        return np.maximum(0.0, np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0))
+        # How far along its ray a dual point is best without the norm ball.
+        best = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+        scale = np.minimum(np.maximum(0.0, best), limit)
+        return float(np.sum(scale * (top - 0.5 * scale * bottom)))
 
     def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
         """Primal value and dual bound of a model, from nothing but its coefficients."""
+        if self.as_logistic is not None and np.array_equal(Z[:, :, 0], -Z[:, :, 1]):
+            one, scale = self.as_logistic
+            found = one.certificate(Z[:, :, :1] - Z[:, :, 1:], b[:1] - b[1:], scale * beta)
+            return replace(found, beta=float(beta), beta_max=self.beta_max)
         S, b = self.scores(Z), self.inner_intercept(Z, b)
         primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
         point = self.dual_point(S + self.best_intercept(S, b))

@@ -99,16 +99,17 @@ class TokenDesign(Design):
         if self._nonzeros is None:
             return super().gram(groups, weights, center, dtype)
         columns = self._columns_of(groups)
-        Q = np.array([self._nonzeros.gram(columns, w) for w in weights.T])
-        q, total = self._nonzeros.correlate(weights)[columns], weights.sum(axis=0)
+        parts = zip(*(self._nonzeros.gram(columns, w) for w in weights.T), strict=True)
+        Q, q = (np.array(part) for part in parts)
+        total = weights.sum(axis=0)
         if center is not None:
             mean, raw = center.ravel()[columns], np.einsum("rpp->rp", Q).copy()
             for j, part in enumerate(Q):
-                part -= np.outer(mean, q[:, j]) + np.outer(q[:, j] - total[j] * mean, mean)
+                part -= np.outer(mean, q[j]) + np.outer(q[j] - total[j] * mean, mean)
             if np.any(np.abs(np.einsum("rpp->rp", Q)) < CANCELLED * np.abs(raw)):
                 return super().gram(groups, weights, center, dtype)
-            q -= np.outer(mean, total)
-        return Q, q
+            q -= np.outer(total, mean)
+        return Q, q.T
 
     def cross_gram(
         self, old: Groups, new: Groups, weight: Array, center: Array | None, dtype: type

@@ -50,10 +50,10 @@ class WeightedLoss:
     def _expand(self, F: Array) -> tuple[Array, Array, Array]:
         """The loss's value, dual point and curvature, to be read only; the last ones are kept."""
         kept = self._expanded  # once: another thread may put its own there
-        if kept is not None and np.array_equal(kept[0], F):
+        if kept is not None and same(kept[0], F):
             return kept[1]
         parts = self.loss.expansion(F, self.Y)
-        self._expanded = (F.copy(), parts) if F.size < MOST_KEPT // 4 else None
+        self._expanded = (lasting(F), parts) if F.size < MOST_KEPT // 4 else None
         return parts
 
     def _sum(self, values: Array) -> Array:
@@ -62,8 +62,17 @@ class WeightedLoss:
             return values.sum(axis=0)
         return self.weight @ np.where(self.weight[:, None] > 0, values, 0.0)
 
+    def dot(self, A: Array, B: Array) -> Array:
+        """Weighted sum over samples of products, ``(c,)``."""
+        return np.einsum("ij,ij->j", A, B) if self._plain else self.weight @ (A * B)
+
     def _weighted(self, values: Array) -> Array:
         return values if self._plain else self.weight[:, None] * values
+
+    def unweighted(self, V: Array) -> Array:
+        """`V` over the weights of samples; of those without weight there is nothing."""
+        a = self.weight[:, None]
+        return V if self._plain else np.divide(V, a, out=np.zeros_like(V), where=a > 0)
 
     def best_intercept(self, S: Array, b: Array) -> Array:
         """Minimise the loss over the intercept at fixed scores `S`, starting from `b`."""
@@ -123,7 +132,7 @@ class WeightedLoss:
         V, total = self._weighted(V), np.zeros(self.n_outputs)
         if not self.intercept:
             return V, total
-        H = self._weighted(P)
+        H = self.weight[:, None] if self.loss.quadratic else self._weighted(P)
         size = H.sum(axis=0)
         newton = joint_newton(size, H.T @ P) if self.loss.joint else None
         if newton is None and np.any(size <= 0):
@@ -136,6 +145,16 @@ class WeightedLoss:
                 V = V - H * (step - P @ step[:, None])
             else:
                 step = e / size
-                V = V - H * step
+                V = V - (step if self._plain and self.loss.quadratic else H * step)
             total += step
         return V, total
+
+
+def same(kept: Array, A: Array) -> bool:
+    """Whether `A` is what was kept: as a rule it is the same array, and else has to be compared."""
+    return kept is A or np.array_equal(kept, A)
+
+
+def lasting(A: Array) -> Array:
+    """`A`, or a copy of it where it might be written to."""
+    return A.copy() if A.flags.writeable or A.base is not None else A

@@ -29,7 +29,9 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-15  # relative gap that is as good as none
+BELOW = 0.8  # of the gap that is wanted: what a round finds in float32 is nearly what it certifies
 FLOAT32 = 2e-7  # part of a gap that changes in float32 leave, times the square of beta_max / beta
+SWEPT = 2e-8  # part that sweeps leave, whose sums are short, times beta_max / beta
 NO_DIGITS = 1e-13  # of an objective: by so much it may differ by rounding
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
 TINY = 5e3  # below which it is welcome even after sweeps, for its digits
@@ -52,7 +54,7 @@ def minimise(
     sweeps = suit(problem)
     work.descends &= size >= (TINY if sweeps else SMALL)
     while work.descends:
-        point = problem.dual_point(at.S + at.b)
+        point = problem.dual_point(at.F)
         groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
         by_gram = _gram_is_quick(problem, len(groups), sweeps)
         if by_gram and not sweeps:  # Newton's method begins with the same point
@@ -74,12 +76,12 @@ def minimise(
             else:
                 tokens = work.tokens.of(groups)
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
-            gain = 0.0 if everyone else FIRST_GAIN
+            gain = SWEPT * problem.beta_max / beta if everyone else FIRST_GAIN
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
-        goal = max(0.5 * tol, ROUNDING) * worth
-        work.descends = descent.run(max(goal, gain * gap * worth), goal, clock)
+        goal = max(BELOW * tol, ROUNDING)
+        work.descends = descent.run(max(goal, gain * gap), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
         small = newton.leaps(problem, beta, point) and not problem.loss.damps
         if work.descends or small or descent.least < NEAR * descent.value:
@@ -97,7 +99,7 @@ def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: fl
     primal = at.primal(beta)
     if primal < worth or primal > worth * (1 + NO_DIGITS):
         return primal < worth
-    return at.gap(problem, problem.dual_point(at.S + at.b), beta) < 0.5 * gap
+    return at.gap(problem, problem.dual_point(at.F), beta) < 0.5 * gap
 
 
 def _gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:

@@ -3,6 +3,8 @@
 Rough and fixed, so that the same problem is solved the same way everywhere.
 """
 
+import numpy as np
+
 try:
     from . import _sweeps  # noqa: F401
 
@@ -13,3 +15,8 @@ except ImportError:  # what is there for it in NumPy takes its place
 CACHE = 16e6  # bytes that are quick to read again and again
 CACHE_SPEED, MEMORY_SPEED = 40e9, 16e9  # bytes a second, from there and from beyond
 SPEED, SPEED32 = 50e9, 80e9  # multiply-adds a second of large products, in float64 and float32
+
+# Linux's allocator takes every array beyond 128 KB from the system, page by page, until the first
+# such array is freed; arrays up to its size are then kept for the next ones, as solvers want it.
+_FREED = np.empty(16 << 20, dtype=np.uint8)
+del _FREED

@@ -146,7 +146,7 @@ class SecondOrderModel:
 
     def _secular_cg(self) -> SecularCG:
         problem = self.problem
-        H = problem.curvature(self.at.S + self.at.b, self.damping)
+        H = problem.curvature(self.at.F, self.damping)
         curvature = Curvature(
             problem.design, self.groups, problem.center, problem.weight, H, self._joint
         )
@@ -215,7 +215,7 @@ class SecondOrderModel:
         problem, groups = self.problem, self.groups
         if problem.loss.quadratic:
             return [self.work.grams.matrix(groups, self.precise)]
-        F, dtype = self.at.S + self.at.b, self._dtype
+        F, dtype = self.at.F, self._dtype
         with np.errstate(over="ignore", invalid="ignore"):
             if dtype == np.float32 and not self._joint and self.work.columns.take(groups):
                 W = problem.weight[:, None] * problem.curvature(F, self.damping)

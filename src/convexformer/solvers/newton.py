@@ -34,7 +34,7 @@ def minimise(
     damping, stage, before = 1.0, np.inf, np.inf
     leap: bool | None = None  # whether beta need not come down in stages
     while True:
-        point = problem.dual_point(at.S + at.b)
+        point = problem.dual_point(at.F)
         gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
@@ -116,7 +116,7 @@ def _search(
     if not np.any(step) or promise > slack:
         return None, 0.0
     turn = S - at.S
-    lift = problem.moved_intercept(at.S + at.b, at.b, turn) - at.b
+    lift = problem.moved_intercept(at.F, at.b, turn) - at.b
     best, best_t, reached = None, 0.0, np.inf
     for halvings in range(40):
         t = 0.5**halvings

@@ -89,7 +89,7 @@ def _solve(
     elif problem.loss.quadratic and problem.n_outputs > MANY_OUTPUTS:
         way = _solve_rotated
     else:
-        way = _solve_two_classes if problem.has_two_classes else _solve_one
+        way = _solve_one if problem.as_logistic is None else _solve_two_classes
     Z, b = way(problem, beta, tol, clock, init, method, work)
     certificate = problem.certificate(Z, b, beta)
     converged = certificate.relative_gap <= tol
@@ -171,7 +171,8 @@ def _solve_two_classes(
     work: Workspace,
 ) -> tuple[Array, Array]:
     """By the one output that two classes come to: their scores, and who wins, differ in sign."""
-    one, scale = problem.as_logistic()
+    assert problem.as_logistic is not None
+    one, scale = problem.as_logistic
     if init is not None:
         Z, b = (-np.diff(part, axis=-1) for part in (init.Z, init.intercept))
         init = replace(init, Z=Z, intercept=b)
@@ -191,7 +192,7 @@ def _solve_one(
 ) -> tuple[Array, Array]:
     if beta >= problem.beta_max:
         at = Iterate.start(problem, None, beta)
-        clock.record(at.gap(problem, problem.dual_point(at.S + at.b), beta), at.Z)
+        clock.record(at.gap(problem, problem.dual_point(at.F), beta), at.Z)
     else:
         at = _minimise(problem, beta, Iterate.start(problem, init, beta), tol, clock, method, work)
     return at.Z, problem.outer_intercept(at.Z, at.b)

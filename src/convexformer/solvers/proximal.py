@@ -27,7 +27,7 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
     extrapolated, best, least, idle = at, at, np.inf, 0
     for step in range(clock.max_iter):
         if step % CHECK_EVERY == 0 or clock.expired:
-            gap = at.gap(problem, problem.dual_point(at.S + at.b), beta)
+            gap = at.gap(problem, problem.dual_point(at.F), beta)
             clock.record(gap, at.Z)
             idle = 0 if gap < 0.99 * least else idle + 1
             if gap < least:
@@ -54,7 +54,7 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
 
 def _step(problem: Problem, beta: float, at: Iterate, lipschitz: float) -> tuple[Iterate, float]:
     """One proximal step; the curvature bound doubles until it majorises."""
-    V = problem.weight[:, None] * problem.loss.dual_point(at.S + at.b, problem.Y)
+    V = problem.weight[:, None] * problem.loss.dual_point(at.F, problem.Y)
     G = problem.design.correlate(V)
     if problem.center is not None:
         G -= problem.center[:, :, None] * V.sum(axis=0)
@@ -70,8 +70,8 @@ def _step(problem: Problem, beta: float, at: Iterate, lipschitz: float) -> tuple
 
 def _initial_lipschitz(problem: Problem, at: Iterate) -> float:
     """Curvature along the gradient: a lower bound that backtracking raises."""
-    G = problem.dual_point(at.S + at.b).M
-    H = problem.curvature(at.S + at.b, damping=1.0)
+    G = problem.dual_point(at.F).M
+    H = problem.curvature(at.F, damping=1.0)
     change = problem.scores(G)
     curvature = float(np.sum(problem.weight[:, None] * H * change**2))
     size = float(np.sum(G * G))

@@ -161,7 +161,7 @@ class _Ridge:
     def _gradient(self, at: Iterate) -> Array:
         """In the chosen cells, zero elsewhere: ``(groups, d, c)``."""
         problem = self.problem
-        V = problem.weight[:, None] * problem.loss.dual_point(at.S + at.b, problem.Y)
+        V = problem.weight[:, None] * problem.loss.dual_point(at.F, problem.Y)
         M = problem.design.correlate(V, self.groups)
         if problem.center is not None:
             M -= problem.center[self.groups][:, :, None] * V.sum(axis=0)
@@ -190,7 +190,7 @@ class _Ridge:
         cells = np.count_nonzero(self.cells) if joint else len(self.groups)
         if cells * gradient.shape[1] > MOST_UNKNOWNS:
             return self._by_iteration(gradient, at, damping)
-        (Q,) = self.problem.quadratic(self.groups, at.S + at.b, damping, self.cells)
+        (Q,) = self.problem.quadratic(self.groups, at.F, damping, self.cells)
         if not joint:
             return self._by_pattern(Q, gradient)
         z = np.zeros_like(gradient).transpose(0, 2, 1)  # one system: (group, output, channel)
@@ -215,7 +215,7 @@ class _Ridge:
 
     def _by_iteration(self, gradient: Array, at: Iterate, damping: float) -> Array:
         problem, shape = self.problem, gradient.shape
-        H = problem.curvature(at.S + at.b, damping)
+        H = problem.curvature(at.F, damping)
         curvature = Curvature(
             problem.design, self.groups, problem.center, problem.weight, H, problem.loss.joint
         )

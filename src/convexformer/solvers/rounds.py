@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 NEAR = 1e-2  # relative gap below which a point is a good start for Newton's method
 HOPE = 0.6  # of Newton's time that steps may take, for they may take longer
 OTHERS = 1.5  # what else it takes, beside the factorisations
+TINY = 1e-300
 NEWTON_STEP = 8e-4  # seconds of a step beyond products
 
 
@@ -43,13 +44,18 @@ class Round(ABC):
     def run(self, target: float, goal: float, clock: Clock) -> bool:
         """Step until the gap on these groups is below `target`, on the way to `goal`.
 
-        Returns whether Newton's method would not get there sooner.
+        Both are parts of the objective, which may fall far. Returns whether Newton's method would
+        not get there sooner.
         """
 
     def gap(self, value: float, V: Array, M: Array) -> float:
         """Objective less dual bound, as far as these groups go."""
         point = DualPoint(V, M, self.norms(M) / self.weight)
         return value - self.problem.dual_value(point, self.beta)
+
+    def ahead(self, goal: float) -> float:
+        """Logarithm of what the lowest gap is above `goal`, a part of the objective."""
+        return float(np.log(max(self.least / max(goal * self.value, TINY), 1.0)))
 
     def is_slow(self, spent: float, left: float, Z: Array) -> bool:
         """Whether Newton's method promises to be done sooner, or would have been by now."""

@@ -94,13 +94,16 @@ class Iterate:
     Z: Array  # (groups, d, c)
     S: Array  # (N, c)
     b: Array  # (c,), inner
+    F: Array  # (N, c), scores with the intercept
     loss: float
     penalty: float  # without beta
 
     @classmethod
     def at(cls, problem: Problem, Z: Array, S: Array, b: Array) -> Iterate:
         b = problem.best_intercept(S, b)
-        return cls(Z, S, b, problem.loss_value(S + b), problem.penalty.value(Z))
+        F = S + b
+        F.flags.writeable = False  # what is known there is looked up by the array itself
+        return cls(Z, S, b, F, problem.loss_value(F), problem.penalty.value(Z))
 
     @classmethod
     def start(cls, problem: Problem, init: Solution | None, beta: float) -> Iterate:

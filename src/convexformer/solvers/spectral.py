@@ -73,7 +73,7 @@ class Spectral(Round):
                 gap = self._gap()
                 if gap < self.least:
                     self.least, self.best, self.best_b = gap, new.Z, new.b
-                if self.least <= target or clock.late():
+                if self.least <= target * self.value or clock.late():
                     return True
                 if step >= TRIAL and self._is_slow(step, goal):
                     return False
@@ -91,7 +91,7 @@ class Spectral(Round):
         """Of the loss along its gradient."""
         at, problem = self.origin, self.problem
         F = self.X.predict(self.M0)
-        H = problem.curvature(at.S + at.b, damping=1.0)
+        H = problem.curvature(at.F, damping=1.0)
         bend = float(np.sum(problem.weight[:, None] * H * F**2))
         return max(bend / float(np.sum(self.M0**2)), 1e-300)
 
@@ -130,9 +130,8 @@ class Spectral(Round):
         low, high = low_to_high[len(low_to_high) // 8], low_to_high[-1]
         if high >= MOST_SPREAD * low and self.least > NEAR * self.spot.value:
             return np.inf
-        ahead = np.log(max(self.least / goal, 1.0))
         fallen = np.log(max(self.start / self.least, 1.0 + 1e-3))
-        return float(ahead * max(1.4 * np.sqrt(high / low), 0.5 * step / fallen))
+        return self.ahead(goal) * float(max(1.4 * np.sqrt(high / low), 0.5 * step / fallen))
 
 
 def step_seconds(problem: Problem, numbers: int) -> float:

@@ -224,8 +224,8 @@ class Sweeps(Round):
     ) -> None:
         super().__init__(problem, beta, at, point, groups)
         self.start = self.least = gap
-        V, weight = point.V, problem.weight[:, None]
-        square = np.sum(np.divide(V * V, weight, out=np.zeros_like(V), where=V != 0.0), axis=0)
+        V = problem.unweighted(point.V)
+        square = problem.dot(V, V)
         if not problem.separable:
             square = square.sum(keepdims=True)
         limit = beta * self.weight[:, 0]
@@ -240,7 +240,7 @@ class Sweeps(Round):
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
                 self.least, self.best = gap, self.cycles.Z
-            if self.least <= target or clock.late():
+            if self.least <= target * self.value or clock.late():
                 return True
             if stalled >= STALLED:  # what is left to gain drowns in rounding
                 return self.least < NEAR * self.start
@@ -255,8 +255,7 @@ class Sweeps(Round):
         spent = (len(gaps) - 1) * seconds
         if spent < LEAST:
             return False
-        ahead = np.log(max(self.least / goal, 1.0))
-        return self.is_slow(spent, ahead / _fall(gaps) * seconds, self.cycles.Z)
+        return self.is_slow(spent, self.ahead(goal) / _fall(gaps) * seconds, self.cycles.Z)
 
 
 def minimise_quadratic(
