@@ -15,7 +15,7 @@ certificate in float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +47,7 @@ LEAST = 1e-3  # seconds before speed is judged
 VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond products
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """Columns of a token less their means, ``unit * A``, times the root of samples' weights."""
 
     A: NDArray  # (d, N) in float32, or (d, all coefficients): its products with every token

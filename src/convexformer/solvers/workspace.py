@@ -220,6 +220,8 @@ class Grams:
             self._grow(np.array(new), precise)
         first = self.design.dim * np.array([self._position[k] for k in groups.tolist()])
         index = (first[:, None] + np.arange(self.design.dim)).ravel()
+        if np.array_equal(index, np.arange(len(self._Q))):
+            return self._Q.copy()
         return self._Q[np.ix_(index, index)]
 
     def _grow(self, new: Groups, precise: bool) -> None:
