@@ -7,7 +7,7 @@ import pytest
 from tests.generated import small
 from tests.raw import LOSSES
 
-from convexformer.problem import Huber, Logistic, Poisson, Softmax, Squared
+from convexformer.problem import Huber, Logistic, Poisson, Softmax, Squared, losses
 
 NAMES = list(LOSSES)
 STEP = 1e-6
@@ -329,3 +329,32 @@ def test_targets_without_a_minimiser_are_refused_only_with_an_intercept(loss, Y,
     with pytest.raises(ValueError, match=words):
         loss.check_targets(np.array(Y), np.ones(2), True)
     loss.check_targets(np.array(Y), np.ones(2), False)
+
+
+@pytest.mark.skipif(not losses.COMPILED, reason="nothing was compiled")
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0, 30.0, 800.0])
+@pytest.mark.parametrize("c", [1, 2, 7])
+@pytest.mark.parametrize("name", ["logistic", "softmax"])
+def test_compiled_losses_are_numpys(name, c, scale, monkeypatch):
+    loss, (F, Y) = LOSSES[name], sample(name, N=611, c=c)
+    F, Y = np.asfortranarray(scale * F), np.asfortranarray(Y)
+    if name == "logistic":
+        F, Y = np.ascontiguousarray(F), np.ascontiguousarray(Y)
+    V = loss.dual_point(F, Y)
+    shrunk = [np.asfortranarray(t * V) if name == "softmax" else t * V for t in (1.0, 0.7, 0.0)]
+
+    def everything():
+        return [*loss.expansion(F, Y), *(loss.dual_value(v, Y) for v in shrunk)]
+
+    compiled = everything()
+    monkeypatch.setattr(losses, "COMPILED", False)
+    for found, expected in zip(compiled, everything(), strict=True):
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.skipif(not losses.COMPILED, reason="nothing was compiled")
+def test_compiled_losses_refuse_arrays_of_other_sizes():
+    F, short = np.zeros((5, 1)), np.zeros((4, 1))
+    with pytest.raises(ValueError, match="5 numbers"):
+        losses._losses.logistic_dual((5, 1), F, F, short)

@@ -20,6 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, xlog1py
 
+try:
+    from . import _losses
+
+    COMPILED = True
+except ImportError:  # then NumPy does the same
+    COMPILED = False
+
 Array = NDArray[np.float64]
 
 
@@ -184,6 +191,10 @@ class Logistic(Loss):
         return Y * np.where(Y * F > 0, small, 1.0) / (1.0 + small)
 
     def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
+        if COMPILED and F.flags.c_contiguous and Y.flags.c_contiguous:
+            value, V, H = (np.empty(F.shape) for _ in range(3))
+            _losses.logistic(F.shape, F, Y, value, V, H)
+            return value, V, H
         small, margin = np.exp(-np.abs(F)), Y * F
         share = 1.0 / (1.0 + small)
         value = np.maximum(-margin, 0.0) + np.log1p(small)
@@ -194,6 +205,10 @@ class Logistic(Loss):
         return small / (1.0 + small) ** 2
 
     def dual_value(self, V: Array, Y: Array) -> Array:
+        if COMPILED and V.flags.c_contiguous and Y.flags.c_contiguous:
+            value = np.empty(V.shape)
+            _losses.logistic_dual(V.shape, V, Y, value)
+            return value
         q = Y * V
         return -q * np.log(np.maximum(q, _TINY)) - (1 - q) * np.log1p(-np.minimum(q, _BELOW_ONE))
 
@@ -234,6 +249,10 @@ class Softmax(Loss):
 
     def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
         F = np.asfortranarray(F)
+        if COMPILED and Y.flags.f_contiguous:
+            value, V, P = np.empty((len(F), 1)), np.empty_like(F), np.empty_like(F)
+            _losses.softmax(F.shape, F.T, Y.T, value, V.T, P.T)
+            return value, V, P
         value, E = _log_sum_exp(F - np.sum(F * Y, axis=1, keepdims=True))
         E /= E.sum(axis=1, keepdims=True)
         return value, self._residuals(E, Y), E
@@ -253,6 +272,10 @@ class Softmax(Loss):
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         # q = Y - V; where Y = 1, q is near 1 and log1p keeps its distance from it
+        if COMPILED and V.flags.f_contiguous and Y.flags.f_contiguous:
+            value = np.empty((len(V), 1))
+            _losses.softmax_dual(V.shape, V.T, Y.T, value)
+            return value
         Q = np.maximum(Y - V, 0.0)
         logs = np.log(np.maximum(Q, _TINY))
         np.log1p(-np.minimum(V, _BELOW_ONE), out=logs, where=Y == 1.0)
