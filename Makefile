@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
-SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/*.h src/convexformer/*/*.c)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/*.h src/convexformer/*/*.[ch])
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help

@@ -5,18 +5,20 @@ without a global lock, which have no stable interface yet.
 """
 
 import sysconfig
+from glob import glob
 
 from setuptools import Extension, setup
 
 stable = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
-def compiled(module: str) -> Extension:
-    """An extension of one file."""
+def compiled(package: str, name: str, *others: str) -> Extension:
+    """An extension of a file, and of others beside it."""
+    folder = f"src/convexformer/{package}"
     return Extension(
-        f"convexformer.{module}",
-        [f"src/convexformer/{module.replace('.', '/')}.c"],
-        depends=["src/convexformer/_compiled.h", "src/convexformer/_elementary.h"],
+        f"convexformer.{package}.{name}",
+        [f"{folder}/{file}.c" for file in (name, *others)],
+        depends=[*glob("src/convexformer/*.h"), *glob(f"{folder}/*.h")],
         # A choice between two numbers is no branch where neither may trap: loops are vectorised.
         extra_compile_args=["-O3", "-fopenmp-simd", "-fno-trapping-math", "-fno-math-errno"],
         define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
@@ -27,7 +29,9 @@ def compiled(module: str) -> Extension:
 
 setup(
     ext_modules=[
-        compiled(name) for name in ("solvers._sweeps", "problem._rows", "problem._losses")
+        compiled("problem", "_losses"),
+        compiled("problem", "_rows"),
+        compiled("solvers", "_sweeps", "_logistic"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if stable else {},
 )

@@ -23,10 +23,10 @@ static inline double from_bits(int64_t bits)
     return x;
 }
 
-/* exp(x) for x <= 0; of what is below the smallest normal number, that number, about. */
-static inline double exp_below(double x)
+/* exp(x) for x <= 0; 0 where that is not a normal number. */
+static inline double exp_below(double given)
 {
-    x = x > -708.0 ? x : -708.0;
+    const double x = given > -708.0 ? given : -708.0;
     const double shifted = x * 0x1.71547652b82fep0 + ROUNDER, k = shifted - ROUNDER;
     const double r = (x - k * LN2_HIGH) - k * LN2_LOW; /* |r| <= ln(2) / 2 */
     const double r2 = r * r, r4 = r2 * r2, r8 = r4 * r4;
@@ -35,7 +35,8 @@ static inline double exp_below(double x)
     const double high = (1.0 / 3628800 + r * (1.0 / 39916800)) +
                         r2 * (1.0 / 479001600 + r * (1.0 / 6227020800.0));
     const double sum = 1 + (r + r2 * (low + r4 * middle + r8 * high));
-    return from_bits((int64_t)((uint64_t)to_bits(sum) + ((uint64_t)to_bits(shifted) << 52)));
+    const uint64_t bits = (uint64_t)to_bits(sum) + ((uint64_t)to_bits(shifted) << 52);
+    return given > -708.0 ? from_bits((int64_t)bits) : 0;
 }
 
 /* 2 artanh(t) for |t| <= 1/3, by its series. */

@@ -12,7 +12,16 @@ from convexformer.problem import (
     Squared,
     TokenDesign,
 )
-from convexformer.solvers import descent, newton, rounds, solve, solve_path, sweeps, workspace
+from convexformer.solvers import (
+    descent,
+    logistic,
+    newton,
+    rounds,
+    solve,
+    solve_path,
+    sweeps,
+    workspace,
+)
 from convexformer.solvers.solution import Clock, Iterate
 from convexformer.solvers.spectral import TRIAL, Spectral
 from convexformer.solvers.sweeps import Sweeps
@@ -39,6 +48,7 @@ def never(*args, **kwargs):
 def steps_first(monkeypatch):
     """Problems of any size begin with steps."""
     monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
+    monkeypatch.setattr(logistic, "suits", lambda *args: False)
 
 
 def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):

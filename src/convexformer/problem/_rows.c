@@ -74,9 +74,43 @@ static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
     return enough;
 }
 
+/* The place of the lowest bit of a word that is not zero. */
+static int lowest(uint64_t word)
+{
+#if defined(__GNUC__)
+    return __builtin_ctzll(word);
+#else
+    int place = 0;
+    for (; !(word & 1); word >>= 1)
+        place++;
+    return place;
+#endif
+}
+
+/* A bit for each of up to 64 numbers: whether it is not zero. */
+static inline uint64_t marks(const double *x, Py_ssize_t size)
+{
+    uint8_t flags[64] = {0};
+    uint64_t bits = 0;
+    if (size == 64)
+#pragma omp simd
+        for (int j = 0; j < 64; j++)
+            flags[j] = x[j] != 0;
+    else
+        for (Py_ssize_t j = 0; j < size; j++)
+            flags[j] = x[j] != 0;
+    for (int j = 0; j < 64; j += 8) {
+        uint64_t word = 0;
+        for (int k = 0; k < 8; k++)
+            word |= (uint64_t)flags[j + k] << (8 * k);
+        bits |= (word * UINT64_C(0x0102040810204080) >> 56) << j; /* of eight bytes a bit each */
+    }
+    return bits;
+}
+
 /* List the entries of some rows: where those of each end, their columns and values. Returns how many
    there are, or -1 where they, and one more, find no room. */
-static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t room)
+VECTORISED static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t room)
 {
     const double *x = at[0];
     int32_t *end = at[1], *column = at[2];
@@ -91,10 +125,10 @@ static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_
                 return -1;
         }
         const Py_ssize_t start = n;
-        for (Py_ssize_t j = 0; j < columns; j++) { /* written in any case: no branch to guess */
-            column[n] = (int32_t)j;
-            n += x[j] != 0;
-        }
+        for (Py_ssize_t j = 0; j < columns; j += 64)
+            for (uint64_t left = marks(x + j, columns - j < 64 ? columns - j : 64); left != 0;
+                 left &= left - 1)
+                column[n++] = (int32_t)(j + lowest(left));
         for (Py_ssize_t l = start; l < n; l++)
             value[l] = x[column[l]];
         end[i] = (int32_t)n;

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
+from .nonzeros import Nonzeros
+
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
 
@@ -49,9 +51,14 @@ class Design(ABC):
         return None
 
     @property
+    def entries(self) -> Nonzeros | None:
+        """What is not zero, where that is all that products see."""
+        return None
+
+    @property
     def is_sparse(self) -> bool:
         """Whether products see only entries that are not zero."""
-        return False
+        return self.entries is not None
 
     def gram_work(self, columns: int) -> float:
         """What a Gram matrix of so many columns takes, in multiply-adds of large products."""

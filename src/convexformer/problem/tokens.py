@@ -86,8 +86,8 @@ class TokenDesign(Design):
         return Nonzeros.of(self.blocks(), self.n_samples, width)
 
     @property
-    def is_sparse(self) -> bool:
-        return self._nonzeros is not None
+    def entries(self) -> Nonzeros | None:
+        return self._nonzeros
 
     def gram_work(self, columns: int) -> float:
         dense = super().gram_work(columns)

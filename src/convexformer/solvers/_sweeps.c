@@ -10,6 +10,7 @@
    coefficients. cycle_numpy.py says the same in NumPy, and stands in where nothing was compiled. */
 
 #include "../_compiled.h"
+#include "_sweeps.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,18 +22,6 @@
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
 #define SOME 1024   /* products that are summed in float32 */
 #define ROWS 8      /* that are transposed at a time */
-
-typedef struct {
-    Py_ssize_t n, d, c, N;
-    Py_ssize_t part;      /* outputs that share tokens: c or 1 */
-    int in_samples;       /* else N is n * d */
-    const void **A;       /* n tokens (d, N), float; or rows of the Gram matrix of all, double */
-    const void **gram;    /* n matrices (d, d): A_k A_k', float */
-    const double *step;   /* (n,): one over the largest eigenvalue of the same */
-    const double *limit;  /* (n,) */
-    double *square;       /* (c / part,): of v */
-    double *Z, *M;        /* (n, c, d) */
-} Round;
 
 static double norm(Py_ssize_t size, const double *z)
 {
@@ -439,8 +428,7 @@ static void measure(const Round *at, Py_ssize_t first, double *value, double *ga
     *gap += 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * inner;
 }
 
-/* Some sweeps, extrapolations, and where they lead; 0 where memory is short. */
-static int run(const Round *at, double *value, double *gap)
+int run_cycle(const Round *at, double *value, double *gap)
 {
     const Py_ssize_t one = at->d * at->c, all = at->n * one, length = at->c * at->N;
     double *Zs = calloc((SWEEPS + 2) * all, sizeof *Zs);
@@ -513,7 +501,7 @@ static PyObject *cycle(PyObject *self, PyObject *args)
     at.step = views[0].buf, at.limit = views[1].buf;
     at.square = views[2].buf, at.Z = views[3].buf, at.M = views[4].buf;
     Py_BEGIN_ALLOW_THREADS
-    done = run(&at, &value, &gap);
+    done = run_cycle(&at, &value, &gap);
     Py_END_ALLOW_THREADS
 end:
     while (n_matrices > 0)
@@ -577,6 +565,11 @@ static PyMethodDef methods[] = {
     {"transpose", transpose, METH_VARARGS,
      "transpose(X, groups, A, (rows, width, n, d, first, N))\n\n"
      "Columns of n groups of d, as rows of A, from `first` on; float64 becomes float32."},
+    {"minimise_logistic", minimise_logistic, METH_VARARGS,
+     "minimise_logistic((N, n, d, entries, width), start, column, X, place, y, weight, limit, F, Z,\n"
+     "intercept, goal) -> (done, change of the intercept, gap)\n\n"
+     "Newton's method from Z with scores F, both in place. X is dense where entries is -1, else\n"
+     "those of its columns count that have a place."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
-from . import newton
+from . import logistic, newton
 from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
 from .solution import Clock, Iterate
@@ -52,18 +52,19 @@ def minimise(
     """
     size = problem.design.n_samples * problem.design.n_groups * problem.design.dim
     sweeps = suit(problem)
-    work.descends &= size >= (TINY if sweeps else SMALL)
+    work.descends &= size >= (TINY if sweeps else SMALL) or logistic.suits(problem, 1)
     while work.descends:
         point = problem.dual_point(at.F)
         groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
+        compact = logistic.suits(problem, len(groups))
         by_gram = _gram_is_quick(problem, len(groups), sweeps)
-        if by_gram and not sweeps:  # Newton's method begins with the same point
+        if by_gram and not (sweeps or compact):  # Newton's method begins with the same point
             break
         gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return at, True
-        work.descends = by_gram or work.columns.take(groups)
+        work.descends = by_gram or compact or work.columns.take(groups)
         if not work.descends:
             break
         clock.n_iter += 1
@@ -77,6 +78,9 @@ def minimise(
                 tokens = work.tokens.of(groups)
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
             gain = SWEPT * problem.beta_max / beta if everyone else FIRST_GAIN
+        elif compact:
+            descent = logistic.LogisticRound(problem, beta, at, point, groups)
+            gain = 0.0 if everyone else FIRST_GAIN
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN

@@ -1,0 +1,18 @@
+/* What compiled solvers share: sweeps over tokens, and what else the module has. */
+
+typedef struct {
+    Py_ssize_t n, d, c, N;
+    Py_ssize_t part;      /* outputs that share tokens: c or 1 */
+    int in_samples;       /* else N is n * d */
+    const void **A;       /* n tokens (d, N), float; or rows of the Gram matrix of all, double */
+    const void **gram;    /* n matrices (d, d): A_k A_k', float */
+    const double *step;   /* (n,): one over the largest eigenvalue of the same */
+    const double *limit;  /* (n,) */
+    double *square;       /* (c / part,): of v */
+    double *Z, *M;        /* (n, c, d) */
+} Round;
+
+/* Some sweeps, extrapolations, and where they lead; 0 where memory is short. */
+int run_cycle(const Round *at, double *value, double *gap);
+
+PyObject *minimise_logistic(PyObject *self, PyObject *args);
