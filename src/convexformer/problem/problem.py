@@ -161,7 +161,8 @@ class Problem(WeightedLoss):
 
     def _copy(self) -> Problem:
         other = copy(self)
-        for name in ("null_intercept", "_null", "beta_max", "_bounds", "as_logistic"):
+        null = ("null_intercept", "null_scores", "_null", "beta_max")
+        for name in (*null, "_bounds", "as_logistic"):
             other.__dict__.pop(name, None)
         other._forget()
         return other
@@ -186,8 +187,9 @@ class Problem(WeightedLoss):
         if self.loss.quadratic and self.n_outputs == 1 and self.design.follows:
             F, *self._followed = self.design.follow(Z, self.Y + lift, self.weight)
         else:
-            groups = np.flatnonzero(np.any(Z, axis=(1, 2)))
-            F = self.design.predict(Z[groups], groups)
+            groups = np.flatnonzero(Z.any(axis=(1, 2)))
+            everything = self.design.prefers_all(groups)
+            F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
         S = F - lift
         S.flags.writeable = False
         self._scored = (lasting(Z), S) if Z.size + S.size < MOST_KEPT else None
@@ -244,9 +246,15 @@ class Problem(WeightedLoss):
         return self.best_intercept(S, self.loss.constant(self.Y, self.weight))
 
     @cached_property
+    def null_scores(self) -> Array:
+        """Inner scores of the model without tokens, to be read only."""
+        F = np.zeros_like(self.Y) + self.null_intercept
+        F.flags.writeable = False
+        return F
+
+    @cached_property
     def _null(self) -> Array:
-        F = np.broadcast_to(self.null_intercept, self.Y.shape)
-        return self.balanced(*self._expand(F)[1:])[0]
+        return self.balanced(*self._expand(self.null_scores)[1:])[0]
 
     @cached_property
     def beta_max(self) -> float:
@@ -254,7 +262,7 @@ class Problem(WeightedLoss):
         if self.as_logistic is not None:
             one, scale = self.as_logistic
             return one.beta_max / scale
-        F = np.zeros_like(self.Y) + self.null_intercept
+        F = self.null_scores
         if self.Y.size + int(np.prod(self.shape)) < MOST_KEPT:  # of use to whoever starts there
             point, groups = self.dual_point(F), None
             V, M, norms = point.V, point.M, point.norms
@@ -337,12 +345,12 @@ class Problem(WeightedLoss):
         return point.values[beta]
 
     def _dual_value(self, point: DualPoint, beta: float) -> float:
-        by_output, V = self.separable, point.V
-        norms = point.norms.max(axis=0 if by_output else None, initial=0.0)
-        norms = norms if self.beta_max > 0 else np.zeros_like(norms)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            limit = np.where(norms > 0, np.divide(beta, norms), np.inf)
-        V = self.unweighted(V)
+        by_output, V = self.separable, self.unweighted(point.V)
+        norms = point.norms.max(axis=0, initial=0.0)
+        if not by_output:
+            norms = norms.max(keepdims=True)
+        limit, bounded = np.full(norms.shape, np.inf), (norms > 0) & (self.beta_max > 0)
+        np.divide(beta, norms, out=limit, where=bounded)
         if not self.loss.quadratic:
             V = np.minimum(1.0, limit) * V
             return float((self.weight @ self.loss.dual_value(V, self.Y)).sum())

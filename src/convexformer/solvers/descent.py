@@ -55,14 +55,15 @@ def minimise(
     work.descends &= size >= (TINY if sweeps else SMALL)
     while work.descends:
         point = problem.dual_point(at.F)
+        gap = at.gap(problem, point, beta)
+        if (gap <= tol and clock.n_iter > 0) or clock.expired:
+            clock.record(gap, at.Z)
+            return at, True
         groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
         by_gram = _gram_is_quick(problem, len(groups), sweeps)
         if by_gram and not sweeps:  # Newton's method begins with the same point
             break
-        gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
-        if (gap <= tol and clock.n_iter > 0) or clock.expired:
-            return at, True
         work.descends = by_gram or work.columns.take(groups)
         if not work.descends:
             break
@@ -130,7 +131,7 @@ def _working_groups(
 
     The first are few, which also tells at little cost that steps will be slow.
     """
-    used = np.any(problem.penalty.norms(Z) > 0, axis=1)
+    used = np.asarray(Z.any(axis=(1, 2)))
     excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
     violators = np.flatnonzero(excess > 0)
     N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)
