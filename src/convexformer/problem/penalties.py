@@ -137,11 +137,10 @@ def safe_norm(Z: Array, axis: int) -> Array:
     axes = "abcd"[: Z.ndim]
     kept = axes.replace(axes[axis], "")
     norms = np.sqrt(np.einsum(f"{axes},{axes}->{kept}", Z, Z))  # silent where squares overflow
-    # Where squares may have left the range, and not because all is zero, start from the largest.
-    outside = ~((norms > 1e-140) & (norms < 1e140))
-    if not outside.any():
+    if norms.min(initial=1.0) > 1e-140 and norms.max(initial=1.0) < 1e140:
         return np.asarray(norms)
-    last = axis in (-1, Z.ndim - 1)
+    # Where squares may have left the range, and not because all is zero, start from the largest.
+    outside, last = ~((norms > 1e-140) & (norms < 1e140)), axis in (-1, Z.ndim - 1)
     if not (Z[outside] if last else (Z != 0.0).any(axis=axis)[outside]).any():
         return np.asarray(norms)
     scale = np.max(np.abs(Z), axis=axis, keepdims=True, initial=0.0)

@@ -100,7 +100,7 @@ class Problem(WeightedLoss):
             raise ValueError(f"Y must have shape ({design.n_samples}, c), got {Y.shape}.")
         if weight.shape != (design.n_samples,):
             raise ValueError(f"sample_weight must have shape ({len(Y)},), got {weight.shape}.")
-        if not (np.all(np.isfinite(weight)) and np.all(weight >= 0) and np.any(weight > 0)):
+        if not (weight.min(initial=1.0) >= 0 and 0 < weight.max(initial=0.0) < np.inf):
             raise ValueError("sample_weight must be finite, not negative, and not all zero.")
         if not np.all(np.isfinite(Y)):
             raise ValueError("Y contains NaN or infinity.")
@@ -345,22 +345,18 @@ class Problem(WeightedLoss):
         return point.values[beta]
 
     def _dual_value(self, point: DualPoint, beta: float) -> float:
-        by_output, V = self.separable, self.unweighted(point.V)
-        norms = point.norms.max(axis=0, initial=0.0)
-        if not by_output:
+        V, norms = self.unweighted(point.V), point.norms.max(axis=0, initial=0.0)
+        if not self.separable:
             norms = norms.max(keepdims=True)
-        limit, bounded = np.full(norms.shape, np.inf), (norms > 0) & (self.beta_max > 0)
-        np.divide(beta, norms, out=limit, where=bounded)
+        bounded = self.beta_max > 0
+        limits = [beta / size if bounded and size > 0 else np.inf for size in norms.tolist()]
         if not self.loss.quadratic:
-            V = np.minimum(1.0, limit) * V
+            V = np.minimum(1.0, limits) * V
             return float((self.weight @ self.loss.dual_value(V, self.Y)).sum())
         top, bottom = self.dot(self.Y, V), self.dot(V, V)
-        if not by_output:
+        if not self.separable:
             top, bottom = top.sum(keepdims=True), bottom.sum(keepdims=True)
-        # How far along its ray a dual point is best without the norm ball.
-        best = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
-        scale = np.minimum(np.maximum(0.0, best), limit)
-        return float(np.sum(scale * (top - 0.5 * scale * bottom)))
+        return sum(map(_best_on_ray, top.tolist(), bottom.tolist(), limits))
 
     def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
         """Primal value and dual bound of a model, from nothing but its coefficients."""
@@ -408,6 +404,12 @@ class Problem(WeightedLoss):
         if self.intercept and total > 0:
             Q -= np.outer(q, q / total)
         return Q
+
+
+def _best_on_ray(top: float, bottom: float, limit: float) -> float:
+    """The dual value ``scale (top - scale bottom / 2)`` at its best, up to the norm ball."""
+    scale = min(max(0.0, top / bottom) if bottom > 0 else 0.0, limit)
+    return scale * (top - 0.5 * scale * bottom)
 
 
 def _location(loss: Loss, Y: Array, weight: Array) -> Array:

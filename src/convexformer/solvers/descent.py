@@ -73,7 +73,8 @@ def minimise(
         if sweeps and (by_gram or everyone or _ready_soon(problem) >= SOME):
             work.columns.forget()
             if by_gram:
-                tokens = from_gram(work.grams.matrix(groups, precise=False), problem.design.dim)
+                Q = work.grams.matrix(groups, precise=False, copy=False)
+                tokens = from_gram(Q, problem.design.dim)
             else:
                 tokens = work.tokens.of(groups)
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
