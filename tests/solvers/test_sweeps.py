@@ -208,6 +208,14 @@ def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
         np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-4 * np.abs(there).max())
 
 
+@pytest.mark.usefixtures("cycle")
+@pytest.mark.parametrize("in_samples", [True, False])
+def test_tokens_may_be_one_array(in_samples):
+    (at, *_), (other, *_) = (state(in_samples=in_samples) for _ in range(2))
+    other = (np.array(other[0]), np.array(other[1]), *other[2:])
+    assert sweeps.cycle(*at) == sweeps.cycle(*other)
+
+
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
 def test_rows_become_columns():
     rng = np.random.default_rng(0)
@@ -263,8 +271,19 @@ def test_a_quadratic_that_is_slow_or_late_is_left_alone():
 def test_tokens_of_nothing_have_a_step():
     Q = np.zeros((6, 6))
     Q[3:, 3:] = np.eye(3)
-    for token in sweeps.from_gram(Q, 3):
-        assert token.curvature > 0 and np.isfinite(1.0 / token.curvature)
+    curvature = sweeps.from_gram(Q, 3).curvature
+    assert np.all(curvature > 0) and np.all(np.isfinite(1.0 / curvature))
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_tokens_of_very_different_sizes_have_units(size):
+    X = np.random.default_rng(0).normal(size=(50, 4, 3))
+    X[:, 2] *= size
+    Q = (X.reshape(50, 12).T @ X.reshape(50, 12)).copy()
+    tokens = sweeps.from_gram(Q, 3)
+    assert (tokens.A is not Q and len(set(tokens.unit)) == 4) == (size > 1)
+    scale = np.repeat(tokens.unit, 3)
+    np.testing.assert_allclose(tokens.A.reshape(12, 12) * scale * scale[:, None], Q)
 
 
 def test_a_start_may_use_tokens_that_are_zero_here():
@@ -340,7 +359,7 @@ def test_arrays_that_do_not_fit_are_refused():
     good, _, _ = state()
     wrongs = ((0, good[0][:-1]), (1, good[0]), (3, good[3][1:]), (6, good[6].astype(np.float32)))
     for j, wrong in (*wrongs, (2, (*good[2][:5], False))):
-        with pytest.raises(ValueError, match=r"expected|as many"):
+        with pytest.raises(ValueError, match=r"expected|every token|Sizes"):
             sweeps.cycle(*good[:j], wrong, *good[j + 1 :])
     with pytest.raises((ValueError, BufferError)):
         sweeps.cycle(*good[:6], good[6].transpose(0, 2, 1), good[7])
@@ -371,14 +390,14 @@ def test_tokens_are_read_once_and_hold_what_was_asked_for():
     tokens = Tokens(problem)
     first = tokens.of(np.array([1, 4, 6]))
     X = (problem.design.X - problem.center) * np.sqrt(problem.weight)[:, None, None]
-    for k, token in zip((1, 4, 6), first, strict=True):
-        np.testing.assert_allclose(token.unit * token.A, X[:, k].T, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(token.gram, token.A @ token.A.T, rtol=1e-5)
-        longest = np.linalg.norm(token.A, 2) ** 2
-        assert 0.9999 * longest < token.curvature < 1.2 * longest
+    for k, A, unit, gram, curvature in zip((1, 4, 6), *first, strict=True):
+        np.testing.assert_allclose(unit * A, X[:, k].T, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(gram, A @ A.T, rtol=1e-5)
+        longest = np.linalg.norm(A, 2) ** 2
+        assert 0.9999 * longest < curvature < 1.2 * longest
     again = tokens.of(np.array([1, 3, 4]))
-    assert again[0] is first[0] and again[2] is first[1]
-    assert tokens.of(np.array([4]))[0] is first[1]
+    assert again.A[0] is first.A[0] and again.A[2] is first.A[1]
+    assert tokens.of(np.array([4])).A[0] is first.A[1]
     assert list(tokens._kept) == [4]  # what is of no use is let go
 
 

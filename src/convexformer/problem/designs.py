@@ -136,11 +136,11 @@ class Design(ABC):
 
     def is_noise(self, M: Array, V: Array, groups: Groups | None = None) -> bool:
         """Whether ``M = correlate(V, groups)`` is zero but for rounding; a pass where it may be."""
-        size, total = float(np.max(np.abs(M), initial=0.0)), float(np.sum(np.abs(V)))
+        size, total = float(np.abs(M).max(initial=0.0)), float(np.abs(V).sum())
         if size == 0.0:
             return True
         few = self.gather(slice(0, min(8, self.n_samples)), np.arange(self.n_groups))
-        if size > 1e-9 * total * np.max(np.abs(few), initial=0.0):
+        if size > 1e-9 * total * np.abs(few).max(initial=0.0):
             return False
         groups = np.arange(self.n_groups) if groups is None else groups
         size_of = np.abs(V).reshape(len(V), -1)
@@ -195,7 +195,8 @@ class Design(ABC):
             if weighted or dtype != np.float64:
                 root = np.sqrt(weight[rows])[:, None] / size if weighted else 1.0 / size
                 B = np.multiply(A, root, out=np.empty(A.shape, dtype), casting="same_kind")
-            inner += size**2 * (B[:, p:].T @ B[:, p:]).astype(float)  # BLAS forms half of it
+            Q = B[:, p:].T @ B[:, p:]  # BLAS forms half of it
+            inner += Q if size == 1 else size**2 * Q.astype(float)
             if p:
                 across += size**2 * (B[:, :p].T @ B[:, p:]).astype(float)
         return inner, across

@@ -78,7 +78,7 @@ class TokenOutput(Penalty):
     separable = True
 
     def norms(self, Z: Array) -> Array:
-        return safe_norm(Z, axis=1)
+        return safe_norm(Z[:, :, 0], axis=1)[:, None] if Z.shape[2] == 1 else safe_norm(Z, axis=1)
 
     def cells(self, n_outputs: int) -> int:
         return n_outputs
@@ -91,9 +91,11 @@ class Token(Penalty):
     separable = False
 
     def norms(self, Z: Array) -> Array:
+        n, d, c = Z.shape
+        if d == 1 or c == 1:
+            return safe_norm(Z.reshape(n, d * c), axis=1)[:, None]
         # First over outputs: two short sums round less than a long one.
-        one = Z.shape[2] == 1
-        return safe_norm(np.abs(Z[:, :, 0]) if one else safe_norm(Z, axis=2), axis=1)[:, None]
+        return safe_norm(safe_norm(Z, axis=2), axis=1)[:, None]
 
     def cells(self, n_outputs: int) -> int:
         return 1
@@ -135,9 +137,11 @@ def safe_norm(Z: Array, axis: int) -> Array:
     axes = "abcd"[: Z.ndim]
     kept = axes.replace(axes[axis], "")
     norms = np.sqrt(np.einsum(f"{axes},{axes}->{kept}", Z, Z))  # silent where squares overflow
+    if norms.min(initial=1.0) > 1e-140 and norms.max(initial=1.0) < 1e140:
+        return np.asarray(norms)
     # Where squares may have left the range, and not because all is zero, start from the largest.
-    outside = ~((norms > 1e-140) & (norms < 1e140))
-    if not outside.any() or not (outside & (Z != 0.0).any(axis=axis)).any():
+    outside, last = ~((norms > 1e-140) & (norms < 1e140)), axis in (-1, Z.ndim - 1)
+    if not (Z[outside] if last else (Z != 0.0).any(axis=axis)[outside]).any():
         return np.asarray(norms)
     scale = np.max(np.abs(Z), axis=axis, keepdims=True, initial=0.0)
     unit = np.divide(Z, scale, out=np.zeros_like(Z), where=scale > 0)

@@ -100,7 +100,7 @@ class Problem(WeightedLoss):
             raise ValueError(f"Y must have shape ({design.n_samples}, c), got {Y.shape}.")
         if weight.shape != (design.n_samples,):
             raise ValueError(f"sample_weight must have shape ({len(Y)},), got {weight.shape}.")
-        if not (np.all(np.isfinite(weight)) and np.all(weight >= 0) and np.any(weight > 0)):
+        if not (weight.min(initial=1.0) >= 0 and 0 < weight.max(initial=0.0) < np.inf):
             raise ValueError("sample_weight must be finite, not negative, and not all zero.")
         if not np.all(np.isfinite(Y)):
             raise ValueError("Y contains NaN or infinity.")
@@ -161,7 +161,8 @@ class Problem(WeightedLoss):
 
     def _copy(self) -> Problem:
         other = copy(self)
-        for name in ("null_intercept", "_null", "beta_max", "_bounds", "as_logistic"):
+        null = ("null_intercept", "null_scores", "_null", "beta_max")
+        for name in (*null, "_bounds", "as_logistic"):
             other.__dict__.pop(name, None)
         other._forget()
         return other
@@ -186,8 +187,9 @@ class Problem(WeightedLoss):
         if self.loss.quadratic and self.n_outputs == 1 and self.design.follows:
             F, *self._followed = self.design.follow(Z, self.Y + lift, self.weight)
         else:
-            groups = np.flatnonzero(np.any(Z, axis=(1, 2)))
-            F = self.design.predict(Z[groups], groups)
+            groups = np.flatnonzero(Z.any(axis=(1, 2)))
+            everything = self.design.prefers_all(groups)
+            F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
         S = F - lift
         S.flags.writeable = False
         self._scored = (lasting(Z), S) if Z.size + S.size < MOST_KEPT else None
@@ -244,9 +246,15 @@ class Problem(WeightedLoss):
         return self.best_intercept(S, self.loss.constant(self.Y, self.weight))
 
     @cached_property
+    def null_scores(self) -> Array:
+        """Inner scores of the model without tokens, to be read only."""
+        F = np.zeros_like(self.Y) + self.null_intercept
+        F.flags.writeable = False
+        return F
+
+    @cached_property
     def _null(self) -> Array:
-        F = np.broadcast_to(self.null_intercept, self.Y.shape)
-        return self.balanced(*self._expand(F)[1:])[0]
+        return self.balanced(*self._expand(self.null_scores)[1:])[0]
 
     @cached_property
     def beta_max(self) -> float:
@@ -254,7 +262,7 @@ class Problem(WeightedLoss):
         if self.as_logistic is not None:
             one, scale = self.as_logistic
             return one.beta_max / scale
-        F = np.zeros_like(self.Y) + self.null_intercept
+        F = self.null_scores
         if self.Y.size + int(np.prod(self.shape)) < MOST_KEPT:  # of use to whoever starts there
             point, groups = self.dual_point(F), None
             V, M, norms = point.V, point.M, point.norms
@@ -337,22 +345,18 @@ class Problem(WeightedLoss):
         return point.values[beta]
 
     def _dual_value(self, point: DualPoint, beta: float) -> float:
-        by_output, V = self.separable, point.V
-        norms = point.norms.max(axis=0 if by_output else None, initial=0.0)
-        norms = norms if self.beta_max > 0 else np.zeros_like(norms)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            limit = np.where(norms > 0, np.divide(beta, norms), np.inf)
-        V = self.unweighted(V)
+        V, norms = self.unweighted(point.V), point.norms.max(axis=0, initial=0.0)
+        if not self.separable:
+            norms = norms.max(keepdims=True)
+        bounded = self.beta_max > 0
+        limits = [beta / size if bounded and size > 0 else np.inf for size in norms.tolist()]
         if not self.loss.quadratic:
-            V = np.minimum(1.0, limit) * V
+            V = np.minimum(1.0, limits) * V
             return float((self.weight @ self.loss.dual_value(V, self.Y)).sum())
         top, bottom = self.dot(self.Y, V), self.dot(V, V)
-        if not by_output:
+        if not self.separable:
             top, bottom = top.sum(keepdims=True), bottom.sum(keepdims=True)
-        # How far along its ray a dual point is best without the norm ball.
-        best = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
-        scale = np.minimum(np.maximum(0.0, best), limit)
-        return float(np.sum(scale * (top - 0.5 * scale * bottom)))
+        return sum(map(_best_on_ray, top.tolist(), bottom.tolist(), limits))
 
     def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
         """Primal value and dual bound of a model, from nothing but its coefficients."""
@@ -400,6 +404,12 @@ class Problem(WeightedLoss):
         if self.intercept and total > 0:
             Q -= np.outer(q, q / total)
         return Q
+
+
+def _best_on_ray(top: float, bottom: float, limit: float) -> float:
+    """The dual value ``scale (top - scale bottom / 2)`` at its best, up to the norm ball."""
+    scale = min(max(0.0, top / bottom) if bottom > 0 else 0.0, limit)
+    return scale * (top - 0.5 * scale * bottom)
 
 
 def _location(loss: Loss, Y: Array, weight: Array) -> Array:

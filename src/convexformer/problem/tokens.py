@@ -66,7 +66,7 @@ class TokenDesign(Design):
 
     def gather(self, rows: slice, groups: Groups) -> Array:
         A = self.X[rows]
-        if len(groups) and np.all(np.diff(groups) == 1):
+        if len(groups) and (groups[1:] - groups[:-1] == 1).all():
             A = np.array(A[:, groups[0] : groups[-1] + 1], dtype=np.float64, order="C")
         else:  # `take` is the faster, but copies all of an array that is not contiguous
             A = np.take(A, groups, axis=1) if A.flags.c_contiguous else A[:, groups]

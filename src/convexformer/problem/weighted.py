@@ -26,7 +26,8 @@ class WeightedLoss:
     def __init__(self, loss: Loss, Y: Array, weight: Array, intercept: bool) -> None:
         self.loss, self.Y, self.weight, self.intercept = loss, Y, weight, intercept
         self.n_outputs = Y.shape[1]
-        self._plain = bool((weight == 1.0).all())
+        self.is_plain, self._total = bool((weight == 1.0).all()), float(weight.sum())
+        self._ones = weight if self.is_plain else np.ones(len(weight))  # sums of columns by BLAS
         self._forget()
 
     def _forget(self) -> None:
@@ -58,21 +59,21 @@ class WeightedLoss:
 
     def _sum(self, values: Array) -> Array:
         """Weighted sum over samples; one without weight counts for nothing, infinite or not."""
-        if self._plain:
-            return values.sum(axis=0)
+        if self.is_plain:
+            return self._ones @ values
         return self.weight @ np.where(self.weight[:, None] > 0, values, 0.0)
 
     def dot(self, A: Array, B: Array) -> Array:
         """Weighted sum over samples of products, ``(c,)``."""
-        return np.einsum("ij,ij->j", A, B) if self._plain else self.weight @ (A * B)
+        return self.weight @ (A * B)
 
     def _weighted(self, values: Array) -> Array:
-        return values if self._plain else self.weight[:, None] * values
+        return values if self.is_plain else self.weight[:, None] * values
 
     def unweighted(self, V: Array) -> Array:
         """`V` over the weights of samples; of those without weight there is nothing."""
         a = self.weight[:, None]
-        return V if self._plain else np.divide(V, a, out=np.zeros_like(V), where=a > 0)
+        return V if self.is_plain else np.divide(V, a, out=np.zeros_like(V), where=a > 0)
 
     def best_intercept(self, S: Array, b: Array) -> Array:
         """Minimise the loss over the intercept at fixed scores `S`, starting from `b`."""
@@ -133,26 +134,26 @@ class WeightedLoss:
         if not self.intercept:
             return V, total
         H = self.weight[:, None] if self.loss.quadratic else self._weighted(P)
-        size = H.sum(axis=0)
+        size = np.array([self._total]) if self.loss.quadratic else H.sum(axis=0)
         newton = joint_newton(size, H.T @ P) if self.loss.joint else None
         if newton is None and np.any(size <= 0):
             H = np.where(size <= 0, self.weight[:, None], H)
             size = H.sum(axis=0)
         for _ in range(rounds):
-            e = V.sum(axis=0)
+            e = self._ones @ V
             if newton is not None:
                 step = newton(e)
                 V = V - H * (step - P @ step[:, None])
             else:
                 step = e / size
-                V = V - (step if self._plain and self.loss.quadratic else H * step)
+                V = V - (step if self.is_plain and self.loss.quadratic else H * step)
             total += step
         return V, total
 
 
 def same(kept: Array, A: Array) -> bool:
     """Whether `A` is what was kept: as a rule it is the same array, and else has to be compared."""
-    return kept is A or np.array_equal(kept, A)
+    return kept is A or (kept.shape == A.shape and bool((kept == A).all()))
 
 
 def lasting(A: Array) -> Array:

@@ -464,37 +464,72 @@ int run_cycle(const Round *at, double *value, double *gap)
 
 #define ARRAYS 5 /* besides tokens and their Gram matrices */
 
+/* n matrices of `size` numbers, in one array or a tuple of n; says how many views that takes, or
+   -1, and then leaves none. */
+static Py_ssize_t get_all(PyObject *given, Py_ssize_t n, Py_ssize_t size, char type,
+                          Py_buffer *views, const void **matrices)
+{
+    Py_ssize_t n_views = 0;
+    if (!PyTuple_Check(given)) {
+        if (!get(given, views, type, n * size, 0))
+            return -1;
+        const char *start = views->buf;
+        for (Py_ssize_t k = 0; k < n; k++)
+            matrices[k] = start + k * size * views->itemsize;
+        return 1;
+    }
+    if (PyTuple_Size(given) != n) {
+        PyErr_SetString(PyExc_ValueError, "There must be a matrix for every token.");
+        return -1;
+    }
+    for (; n_views < n; n_views++) {
+        if (!get(PyTuple_GetItem(given, n_views), views + n_views, type, size, 0))
+            break;
+        matrices[n_views] = views[n_views].buf;
+    }
+    if (n_views == n)
+        return n;
+    while (n_views > 0)
+        PyBuffer_Release(views + --n_views);
+    return -1;
+}
+
+/* Whether arrays have more numbers than can be counted. */
+static int too_large(const Round *at)
+{
+    const double n = at->n, d = at->d, c = at->c, N = at->N, most = PY_SSIZE_T_MAX / 8.0;
+    return fmax(n * d * fmax(N, d), (SWEEPS + 2) * c * fmax(n * d, N)) > most;
+}
+
 static PyObject *cycle(PyObject *self, PyObject *args)
 {
     PyObject *tokens, *grams, *given[ARRAYS];
     Round at;
-    if (!PyArg_ParseTuple(args, "O!O!(nnnnnp)OOOOO", &PyTuple_Type, &tokens, &PyTuple_Type, &grams,
-                          &at.n, &at.d, &at.c, &at.N, &at.part, &at.in_samples, given, given + 1,
-                          given + 2, given + 3, given + 4))
+    if (!PyArg_ParseTuple(args, "OO(nnnnnp)OOOOO", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
+                          &at.part, &at.in_samples, given, given + 1, given + 2, given + 3,
+                          given + 4))
         return NULL;
-    if (PyTuple_Size(tokens) != at.n || PyTuple_Size(grams) != at.n || at.n < 1 || at.d < 1 ||
-        at.c < 1 || at.N < 1 || (at.part != at.c && at.part != 1) ||
-        (!at.in_samples && at.N != at.n * at.d))
-        return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and tokens as many.");
+    if (at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1 || (at.part != at.c && at.part != 1) ||
+        (!at.in_samples && at.N != at.n * at.d) || too_large(&at))
+        return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and fit.");
     const Py_ssize_t size = at.n * at.d * at.c;
     const Py_ssize_t sizes[ARRAYS] = {at.n, at.n, at.c / at.part, size, size};
     Py_buffer views[ARRAYS], *matrices = malloc(2 * at.n * sizeof *matrices);
-    Py_ssize_t n_views = 0, n_matrices = 0;
+    Py_ssize_t n_views = 0, n_matrices = 0, more;
     double value = NAN, gap = NAN;
     int done = 0;
     at.A = malloc(2 * at.n * sizeof *at.A);
     if (matrices == NULL || at.A == NULL)
         goto end;
     at.gram = at.A + at.n;
-    for (; n_matrices < 2 * at.n; n_matrices++) {
-        const Py_ssize_t k = n_matrices % at.n;
-        const int first = n_matrices < at.n;
-        PyObject *matrix = PyTuple_GetItem(first ? tokens : grams, k);
-        const char type = first && !at.in_samples ? 'd' : 'f';
-        if (!get(matrix, matrices + n_matrices, type, at.d * (first ? at.N : at.d), 0))
-            goto end;
-        at.A[n_matrices] = matrices[n_matrices].buf;
-    }
+    more = get_all(tokens, at.n, at.d * at.N, at.in_samples ? 'f' : 'd', matrices, at.A);
+    if (more < 0)
+        goto end;
+    n_matrices = more;
+    more = get_all(grams, at.n, at.d * at.d, 'f', matrices + n_matrices, at.gram);
+    if (more < 0)
+        goto end;
+    n_matrices += more;
     for (; n_views < ARRAYS; n_views++)
         if (!get(given[n_views], views + n_views, 'd', sizes[n_views], n_views >= 2))
             goto end;

@@ -28,8 +28,8 @@ NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
 
 def cycle(
-    tokens: tuple[NDArray, ...],
-    grams: tuple[Floats, ...],
+    tokens: NDArray | tuple[NDArray, ...],
+    grams: Floats | tuple[Floats, ...],
     shape: tuple[int, int, int, int, int, bool],
     step: Array,
     limit: Array,
@@ -57,8 +57,8 @@ def cycle(
 class _Part:
     """Outputs that share tokens."""
 
-    tokens: tuple[NDArray, ...]
-    grams: tuple[Floats, ...]
+    tokens: NDArray | tuple[NDArray, ...]
+    grams: Floats | tuple[Floats, ...]
     in_samples: bool
     step: Array
     limit: Array

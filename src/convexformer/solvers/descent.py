@@ -55,15 +55,16 @@ def minimise(
     work.descends &= size >= (TINY if sweeps else SMALL) or logistic.suits(problem, 1)
     while work.descends:
         point = problem.dual_point(at.F)
+        gap = at.gap(problem, point, beta)
+        if (gap <= tol and clock.n_iter > 0) or clock.expired:
+            clock.record(gap, at.Z)
+            return at, True
         groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
         compact = logistic.suits(problem, len(groups))
         by_gram = _gram_is_quick(problem, len(groups), sweeps)
         if by_gram and not (sweeps or compact):  # Newton's method begins with the same point
             break
-        gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
-        if (gap <= tol and clock.n_iter > 0) or clock.expired:
-            return at, True
         work.descends = by_gram or compact or work.columns.take(groups)
         if not work.descends:
             break
@@ -73,7 +74,8 @@ def minimise(
         if sweeps and (by_gram or everyone or _ready_soon(problem) >= SOME):
             work.columns.forget()
             if by_gram:
-                tokens = from_gram(work.grams.matrix(groups, precise=False), problem.design.dim)
+                Q = work.grams.matrix(groups, precise=False, copy=False)
+                tokens = from_gram(Q, problem.design.dim)
             else:
                 tokens = work.tokens.of(groups)
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
@@ -134,7 +136,7 @@ def _working_groups(
 
     The first are few, which also tells at little cost that steps will be slow.
     """
-    used = np.any(problem.penalty.norms(Z) > 0, axis=1)
+    used = np.asarray(Z.any(axis=(1, 2)))
     excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
     violators = np.flatnonzero(excess > 0)
     N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)

@@ -36,7 +36,7 @@ class Round(ABC):
         self.Z0, self.M0 = at.Z[groups], point.M[groups]
         self.weight = problem.penalty.column(problem.shape[0])[groups]
         self.norms = problem.penalty.norms
-        self.value = at.loss + beta * float(np.sum(self.weight * self.norms(self.Z0)))
+        self.value = at.primal(beta)
         self.start = self.least = np.inf  # gaps: the first one, and the lowest
         self.best, self.best_b = self.Z0, at.b  # where it is lowest
 

@@ -80,7 +80,7 @@ class Clock:
         return self.late() or self.n_iter >= self.max_iter
 
     def record(self, relative_gap: float, Z: Array) -> None:
-        active = int(np.count_nonzero(np.any(Z, axis=(1, 2))))
+        active = int(np.count_nonzero(Z.any(axis=(1, 2))))
         point = TracePoint(self.n_iter, self.seconds, relative_gap, active)
         self.trace.append(point)
         if self.callback is not None:
@@ -108,8 +108,9 @@ class Iterate:
     @classmethod
     def start(cls, problem: Problem, init: Solution | None, beta: float) -> Iterate:
         """From `init`, or from zero where there is none or it is the worse of the two."""
-        Z, S = np.zeros(problem.shape), np.zeros_like(problem.Y)
-        zero = cls.at(problem, Z, S, problem.null_intercept)
+        F, b = problem.null_scores, problem.null_intercept
+        S = np.zeros(F.shape, order="F" if problem.loss.joint else "C")
+        zero = cls(np.zeros(problem.shape), S, b, F, problem.loss_value(F), 0.0)
         if init is None:
             return zero
         b = problem.inner_intercept(init.Z, init.intercept)

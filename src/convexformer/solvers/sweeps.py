@@ -42,6 +42,7 @@ RECENT = 4  # cycles by which speed is judged
 MOST_OUTPUTS = 16  # that move together; of cells of their own, which large products serve, half
 READ_BYTES = 1 << 20  # of tokens on their way to float32
 TINY = 1e-30
+ALIKE = 10.0  # largest over smallest size of tokens that need no unit of their own
 LARGE, POWERS, SLACK = 64, 8, 1.1  # channels; products, and by how much what they find is enlarged
 LEAST = 1e-3  # seconds before speed is judged
 VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond products
@@ -56,25 +57,34 @@ class Token(NamedTuple):
     curvature: float  # its largest eigenvalue, or a little more
 
 
+class Selection(NamedTuple):
+    """The same of some tokens; what is a matrix of each in one array, or token by token."""
+
+    A: NDArray | tuple[NDArray, ...]
+    unit: Array
+    gram: Floats | tuple[Floats, ...]
+    curvature: Array
+
+
 class Tokens:
     """Tokens, kept once they have been read."""
 
     def __init__(self, problem: Problem) -> None:
         self.design, self.center = problem.design, problem.center
-        plain = bool(np.all(problem.weight == 1.0))
-        self.root = None if plain else np.sqrt(problem.weight)
+        self.root = None if problem.is_plain else np.sqrt(problem.weight)
         self.forget()
 
     def forget(self) -> None:
         self._kept = dict[int, Token]()
 
-    def of(self, groups: Groups) -> list[Token]:
+    def of(self, groups: Groups) -> Selection:
         if len(self._kept) > 2 * len(groups):  # most of what is kept has served
             self._kept = {k: self._kept[k] for k in groups.tolist() if k in self._kept}
         new = [k for k in groups.tolist() if k not in self._kept]
         if new:
             self._kept |= zip(new, self._read(np.array(new)), strict=True)
-        return [self._kept[k] for k in groups.tolist()]
+        A, unit, gram, curvature = zip(*(self._kept[k] for k in groups.tolist()), strict=True)
+        return Selection(A, np.array(unit), gram, np.array(curvature))
 
     def _read(self, groups: Groups) -> list[Token]:
         """All into one array: memory in one piece is the sooner had."""
@@ -117,15 +127,17 @@ class Tokens:
             yield rows, A
 
 
-def from_gram(Q: Array, d: int) -> list[Token]:
+def from_gram(Q: Array, d: int) -> Selection:
     """Tokens of `d` channels by the Gram matrix of all of them."""
-    size = np.sqrt(np.maximum(np.einsum("kdd->k", _blocks(Q, d)), 0.0) / d)
-    unit = np.where(size > 0, size, 1.0)
-    scale = np.repeat(unit, d)
-    Q = Q / scale / scale[:, None]
+    n = len(Q) // d
+    size = np.sqrt(np.maximum(Q.diagonal().reshape(n, d).sum(axis=1), 0.0) / d)
+    unit: Array = np.ones(n)
+    if not (1e-6 < size.max() < min(1e6, ALIKE * size.min())):
+        unit[size > 0] = size[size > 0]
+        scale = 1.0 / np.repeat(unit, d)
+        Q = Q * scale * scale[:, None]
     gram = _blocks(Q, d).astype(np.float32, order="C")
-    tokens = Q.reshape(len(gram), d, len(Q))
-    return [Token(*each) for each in zip(tokens, unit, gram, _longest(gram), strict=True)]
+    return Selection(Q.reshape(n, d, len(Q)), unit, gram, _longest(gram))
 
 
 def _blocks(Q: NDArray, d: int) -> NDArray:
@@ -170,38 +182,50 @@ class Cycles:
     """
 
     def __init__(
-        self, tokens: list[Token], in_samples: bool, Z: Array, M: Array, limit: Array, square: Array
+        self, tokens: Selection, in_samples: bool, Z: Array, M: Array, limit: Array, square: Array
     ) -> None:
-        unit = np.array([token.unit for token in tokens])[:, None, None]
-        limit = limit / unit[:, 0, 0]
+        unit = tokens.unit[:, None, None]
+        limit = limit / tokens.unit
         self.size = float(limit.max()) or 1.0
         self.scale = self.size / unit
         self._Z = _by_output(Z) / self.scale
-        (n, c, d), length = self._Z.shape, tokens[0].A.shape[1]
+        (n, c, d), length = self._Z.shape, tokens.A[0].shape[1]
         self._state = (
-            tuple(token.A for token in tokens),
-            tuple(token.gram for token in tokens),
+            tokens.A,
+            tokens.gram,
             (n, d, c, length, c // len(square), in_samples),
-            np.array([1.0 / token.curvature for token in tokens]),
+            1.0 / tokens.curvature,
             limit / self.size,
             square / self.size**2,
             self._Z,
             _by_output(M) / (unit * self.size),
         )
+        self._best = self._Z.copy()
 
     def run(self) -> tuple[float, float]:
         """The objective after one more, and its gap."""
         value, gap = cycle(*self._state)
         return self.size**2 * value, self.size**2 * gap
 
-    @property
-    def Z(self) -> Array:
-        return (self.scale * self._Z).transpose(0, 2, 1)
+    def keep(self) -> None:
+        """Keep the point reached, as the best so far."""
+        self._best = self._Z.copy()
 
     @property
-    def seconds(self) -> float:
-        """What one takes, roughly."""
-        used = int(np.count_nonzero(np.any(self._Z, axis=(1, 2))))
+    def Z(self) -> Array:
+        return self._outer(self._Z)
+
+    @property
+    def best(self) -> Array:
+        return self._outer(self._best)
+
+    def _outer(self, Z: Array) -> Array:
+        return (self.scale * Z).transpose(0, 2, 1)
+
+    def seconds(self, used: int | None = None) -> float:
+        """What one takes, roughly; as many tokens as are in use, if it is not said how many."""
+        if used is None:
+            used = int(np.count_nonzero(self._Z.any(axis=(1, 2))))
         n, c, token = len(self._Z), self._Z.shape[1], self._state[0][0].nbytes
         speed = CACHE_SPEED if used * token < CACHE else MEMORY_SPEED
         return CYCLE + (SWEEPS * used + n) * (VISIT + (1 + 0.5 * c) * token / speed)
@@ -218,7 +242,7 @@ class Sweeps(Round):
         point: DualPoint,
         groups: Groups,
         gap: float,
-        tokens: list[Token],
+        tokens: Selection,
         in_samples: bool,
     ) -> None:
         super().__init__(problem, beta, at, point, groups)
@@ -238,7 +262,8 @@ class Sweeps(Round):
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
-                self.least, self.best = gap, self.cycles.Z
+                self.least = gap
+                self.cycles.keep()
             if self.least <= target * self.value or clock.late():
                 return True
             if stalled >= STALLED:  # what is left to gain drowns in rounding
@@ -248,10 +273,17 @@ class Sweeps(Round):
                 return False
         return False
 
+    def found(self) -> Iterate:
+        self.best = self.cycles.best
+        return super().found()
+
     def _slows(self, gaps: list[float], goal: float) -> bool:
         """Whether Newton's method is quicker, if the gap goes on to fall as in the last cycles."""
-        seconds = self.cycles.seconds
-        spent = (len(gaps) - 1) * seconds
+        done = len(gaps) - 1
+        if done * self.cycles.seconds(len(self.groups)) < LEAST:
+            return False
+        seconds = self.cycles.seconds()
+        spent = done * seconds
         if spent < LEAST:
             return False
         return self.is_slow(spent, self.ahead(goal) / _fall(gaps) * seconds, self.cycles.Z)

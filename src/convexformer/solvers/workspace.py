@@ -209,8 +209,11 @@ class Grams:
         self._Q = np.zeros((0, 0))
         self._precise = True
 
-    def matrix(self, groups: Groups, precise: bool = True) -> Array:
-        """The block of `groups`, ``(p, p)``; products of large ones in float32 if not `precise`."""
+    def matrix(self, groups: Groups, precise: bool = True, copy: bool = True) -> Array:
+        """The block of `groups`, ``(p, p)``; products of large ones in float32 if not `precise`.
+
+        To be read only if not a `copy`.
+        """
         new = [k for k in groups.tolist() if k not in self._position]
         p = (len(self._position) + len(new)) * self.design.dim
         if 8 * p * p > CACHE_BYTES or (precise and not self._precise):
@@ -218,10 +221,10 @@ class Grams:
             new = groups.tolist()
         if new:
             self._grow(np.array(new), precise)
+        if list(self._position) == groups.tolist():  # as they were asked for
+            return self._Q.copy() if copy else self._Q
         first = self.design.dim * np.array([self._position[k] for k in groups.tolist()])
         index = (first[:, None] + np.arange(self.design.dim)).ravel()
-        if np.array_equal(index, np.arange(len(self._Q))):
-            return self._Q.copy()
         return self._Q[np.ix_(index, index)]
 
     def _grow(self, new: Groups, precise: bool) -> None:
@@ -230,11 +233,12 @@ class Grams:
         precise |= self.design.is_sparse or self.design.n_samples * (p + q) * q < LARGE_GRAM
         self._precise &= precise
         dtype = np.float64 if precise else np.float32
-        Q = np.empty((p + q, p + q))
-        Q[:p, :p] = self._Q
         inner, across = self.design.cross_gram(old, new, self.weight, self.center, dtype)
-        Q[p:, p:], Q[:p, p:], Q[p:, :p] = inner, across, across.T
-        self._Q = Q
+        if p:
+            Q = np.empty((p + q, p + q))
+            Q[:p, :p], Q[p:, p:], Q[:p, p:], Q[p:, :p] = self._Q, inner, across, across.T
+            inner = Q
+        self._Q = inner
         for k in new.tolist():
             self._position[k] = len(self._position)
 
