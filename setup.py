@@ -16,7 +16,7 @@ def compiled(module: str) -> Extension:
     return Extension(
         f"convexformer.{module}",
         [f"src/convexformer/{module.replace('.', '/')}.c"],
-        depends=["src/convexformer/_compiled.h"],
+        depends=["src/convexformer/_compiled.h", "src/convexformer/problem/_panels.h"],
         extra_compile_args=["-O3", "-fopenmp-simd"],
         define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
         py_limited_api=stable,
