@@ -1,9 +1,10 @@
-"""Many narrow rows of X: both products in one pass."""
+"""Many narrow rows of X: both products in one pass, and Gram matrices without gathering."""
 
 import numpy as np
 import pytest
 
 from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput, nonzeros, tokens
+from convexformer.problem.designs import Design
 from convexformer.solvers import solve
 
 compiled = pytest.mark.skipif(not nonzeros.COMPILED, reason="nothing was compiled")
@@ -97,24 +98,104 @@ def test_without_an_intercept_a_constant_matters():
 
 
 @compiled
+@pytest.mark.parametrize("rows", [1, 6, 259, 515])
+def test_any_number_of_rows_and_one_more_column(rows):
+    rng = np.random.default_rng(rows)
+    design = TokenDesign(rng.normal(size=(rows, 3, 7)))
+    Z, weight = rng.normal(size=(3, 7, 1)), rng.uniform(0, 2, rows)
+    target, other = rng.normal(size=(2, rows, 1))
+    found = TokenDesign.follow(design, Z, target, weight, other)
+    for part, expected in zip(found, Design.follow(design, Z, target, weight, other), strict=True):
+        np.testing.assert_allclose(part, expected, atol=1e-11)
+    for part, both in zip(TokenDesign.follow(design, Z, target, weight), found, strict=True):
+        np.testing.assert_array_equal(part[..., 0], both[..., 0])
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(
+    ("N", "n", "d", "new", "old"),
+    [(300, 9, 16, [1, 4, 7], [0, 8]), (517, 5, 3, [4], [0, 2, 3]), (130, 40, 1, [39, 7], [])],
+)
+def test_gram_matrices_are_those_of_gathered_columns(N, n, d, new, old, weighted, dtype):
+    rng = np.random.default_rng(0)
+    design = TokenDesign(1e3 * (rng.normal(size=(N, n, d)) + 1.0))
+    new, old = np.array(new), np.array(old, dtype=np.intp)
+    weight, center, target = np.ones(N), None, rng.normal(size=N)
+    if weighted:
+        weight, center = rng.uniform(0, 2, N), design.means(np.ones(N))
+    off = N * 1e6 * (1e-14 if dtype is np.float64 else 2e-6)
+    given = weight, center
+    for part, expected in zip(
+        (
+            *design.cross_gram(old, new, *given, dtype),
+            *design.normal_equations(new, *given, target, dtype),
+        ),
+        (
+            *Design.cross_gram(design, old, new, *given, np.float64),
+            *Design.normal_equations(design, new, *given, target, np.float64),
+        ),
+        strict=True,
+    ):
+        assert part.shape == expected.shape
+        np.testing.assert_allclose(part, expected, atol=off)
+
+
+@compiled
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_squares_that_do_not_fit_float32_are_scaled_first(size):
+    X = np.random.default_rng(0).normal(size=(200, 4, 3))
+    groups = np.array([0, 2]), np.array([1])
+    given = np.ones(200), None, np.float32
+    for part, expected in zip(
+        TokenDesign(size * X).cross_gram(*groups, *given),
+        TokenDesign(X).cross_gram(*groups, *given),
+        strict=True,
+    ):
+        np.testing.assert_allclose(part / size**2, expected, atol=1e-3)
+
+
+@compiled
+def test_groups_and_sizes_that_do_not_fit_are_refused():
+    group, ones = np.array([2, 0], np.int32), np.ones(8)
+    given = [np.ones((8, 6)), group, np.zeros(4), ones, ones, np.zeros((8, 8)), np.zeros(8)]
+    tokens.multiply((8, 6, 2, 2, 4, 8), 1, *given)
+    assert np.all(given[5][:4, :4] == 8) and np.all(given[6][:4] == 8)
+    for j in range(7):
+        with pytest.raises(ValueError, match="numbers of type"):
+            tokens.multiply((8, 6, 2, 2, 4, 8), 1, *given[:j], given[j][:-1], *given[j + 1 :])
+    for shape in [(8, 6, 2, 2, 5, 8), (8, 6, 2, 2, 4, 16), (8, 6, 4, 2, 4, 8), (8, 6, 2, 0, 0, 8)]:
+        with pytest.raises(ValueError, match="Sizes"):
+            tokens.multiply(shape, 1, *given)
+    for wrong in (3, -1):
+        group[0] = wrong
+        with pytest.raises(ValueError, match="Groups"):
+            tokens.multiply((8, 6, 2, 2, 4, 8), 1, *given)
+
+
+@compiled
 def test_sums_of_many_rows_round_little():
     rows = 300_000
-    given = np.full((rows, 1), 0.1), np.zeros(1), np.ones(rows), np.ones(rows)
+    given = np.full((rows, 1), 0.1), np.zeros(1), np.ones(rows), np.ones(rows), np.empty(0)
     M = np.zeros(1)
-    tokens.follow((rows, 1), *given, np.empty(rows), np.empty(rows), M)
+    tokens.follow((rows, 1, 0), *given, np.empty(rows), np.empty(rows), M)
     assert M[0] == pytest.approx(0.1 * rows, rel=1e-13)
 
 
 @compiled
 def test_arrays_that_do_not_fit_are_refused():
     X, z, y, weight = np.ones((8, 3)), np.ones(3), np.arange(8.0), np.ones(8)
-    s, v, M = np.empty(8), np.empty(8), np.zeros(3)
-    good = [X, z, y, weight, s, v, M]
-    tokens.follow((8, 3), *good)
-    assert np.all(s == 3) and np.array_equal(v, y - 3) and np.all(np.sum(y - 3) == M)
-    for j in range(7):
+    s, v, M = np.empty(8), np.empty(8), np.zeros((2, 3))
+    good = [X, z, y, weight, np.ones(8), s, v, M]
+    tokens.follow((8, 3, 1), *good)
+    assert np.all(s == 3) and np.array_equal(v, y - 3)
+    assert np.all(np.sum(y - 3) == M[0]) and np.all(M[1] == 8)
+    for j in range(8):
         with pytest.raises(ValueError, match="numbers of type"):
-            tokens.follow((8, 3), *good[:j], good[j][:-1], *good[j + 1 :])
+            tokens.follow((8, 3, 1), *good[:j], good[j][:-1], *good[j + 1 :])
     M.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        tokens.follow((8, 3), *good)
+        tokens.follow((8, 3, 1), *good)
+    with pytest.raises(ValueError, match="Sizes"):
+        tokens.follow((8, 3, 2), *good)

@@ -5,34 +5,106 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { X, Z, TARGET, SAMPLE_WEIGHT, S, V, M, FOLLOWED };
+enum { X, Z, TARGET, SAMPLE_WEIGHT, OTHER, S, V, M, FOLLOWED };
 
 #define SOME 256 /* rows whose products are summed before others are: sums of many round */
+#define LANES 16 /* sums of which a product is made up, so that none waits for the last */
 
-/* s = X z, v = weight (target - s) and M += X' v, for narrow rows of X: these stay in the cache
-   from one product to the other. `m` has room for p numbers. */
-VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p, double *m)
+/* s = X z, v = weight (target - s) and M += (v, other)' X, if there is an other, for narrow rows of
+   X: these stay in the cache from one product to the next, and the sums, of which `m` has room for
+   2 p, are read and written once for four of them. */
+VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p, int others, double *m)
 {
     const double *x = at[X], *z = at[Z], *target = at[TARGET], *weight = at[SAMPLE_WEIGHT];
-    double *s = at[S], *v = at[V], *total = at[M];
-    for (Py_ssize_t i = 0; i < rows; i++, x += p) {
-        if (i % SOME == 0)
-            memset(m, 0, p * sizeof *m);
-        double sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (Py_ssize_t j = 0; j < p; j++)
-            sum += x[j] * z[j];
-        s[i] = sum;
-        const double left = weight[i] * (target[i] - sum);
-        v[i] = left;
+    const double *other = at[OTHER];
+    double *s = at[S], *v = at[V], *total = at[M], *o = m + p;
+    for (Py_ssize_t i = 0; i < rows; i += 4, x += 4 * p) {
+        double a[4] = {0}, b[4] = {0};
+        const double *each[4] = {x, x, x, x}; /* those beyond the last row count for nothing */
+        for (int r = 0; r < 4 && i + r < rows; r++) {
+            double sums[LANES] = {0}, sum = 0;
+            const double *row = each[r] = x + r * p;
+            Py_ssize_t j = 0;
+            for (; j + LANES <= p; j += LANES)
 #pragma omp simd
-        for (Py_ssize_t j = 0; j < p; j++)
-            m[j] += left * x[j];
-        if (i % SOME == SOME - 1 || i == rows - 1)
+                for (int l = 0; l < LANES; l++)
+                    sums[l] += row[j + l] * z[j + l];
+            for (; j < p; j++)
+                sum += row[j] * z[j];
+            for (int l = 0; l < LANES; l++)
+                sum += sums[l];
+            s[i + r] = sum;
+            v[i + r] = a[r] = weight[i + r] * (target[i + r] - sum);
+            b[r] = others ? other[i + r] : 0;
+        }
+        const double a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
+        const double b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
+        const double *x0 = each[0], *x1 = each[1], *x2 = each[2], *x3 = each[3];
+        if (i % SOME == 0)
+            memset(m, 0, 2 * p * sizeof *m);
+        if (others)
+#pragma omp simd
+            for (Py_ssize_t j = 0; j < p; j++) {
+                m[j] += a0 * x0[j] + a1 * x1[j] + a2 * x2[j] + a3 * x3[j];
+                o[j] += b0 * x0[j] + b1 * x1[j] + b2 * x2[j] + b3 * x3[j];
+            }
+        else
+#pragma omp simd
             for (Py_ssize_t j = 0; j < p; j++)
+                m[j] += a0 * x0[j] + a1 * x1[j] + a2 * x2[j] + a3 * x3[j];
+        if (i % SOME == SOME - 4 || i + 4 >= rows)
+            for (Py_ssize_t j = 0; j < (1 + others) * p; j++)
                 total[j] += m[j];
     }
 }
+
+/* Gram matrices of some columns, which are not gathered first ----------------------------------- */
+
+enum { FROM, GROUP, CENTER, ROOT, BESIDE, PRODUCTS, WITH_BESIDE, MULTIPLIED };
+
+#define BLOCK 128 /* rows whose products are summed in the precision of numbers */
+#define TILE 4    /* columns of one panel that are multiplied with another at a time */
+
+typedef struct {
+    Py_ssize_t from, at; /* column of X, and of those that are multiplied */
+    Py_ssize_t size;     /* 0 after the last */
+} Piece;
+
+typedef struct {
+    const double *x; /* rows of `width` numbers */
+    Py_ssize_t width, p;
+    const Piece *pieces;  /* of p columns */
+    const double *center; /* (p,), what is taken off them */
+    const double *root;   /* of the weight of each row */
+    const double *beside; /* one more column */
+} Columns;
+
+/* n groups of d columns, cut where panels end; NULL where memory is short. */
+static Piece *cut(const int32_t *group, Py_ssize_t n, Py_ssize_t d, Py_ssize_t panel)
+{
+    Piece *pieces = malloc((n * (d / panel + 2) + 1) * sizeof *pieces), *piece = pieces;
+    if (pieces == NULL)
+        return NULL;
+    for (Py_ssize_t k = 0; k < n; k++)
+        for (Py_ssize_t j = 0; j < d; j += piece++->size) {
+            const Py_ssize_t room = panel - (k * d + j) % panel;
+            *piece = (Piece){group[k] * d + j, k * d + j, d - j < room ? d - j : room};
+        }
+    *piece = (Piece){0, 0, 0};
+    return pieces;
+}
+
+#define NUMBER float
+#define PANEL 16
+#define NAMED(function) function##_floats
+#include "_panels.h"
+
+#define NUMBER double
+#define PANEL 8
+#define NAMED(function) function##_doubles
+#include "_panels.h"
+
+/* Entries of rows that are mostly zero ---------------------------------------------------------- */
 
 enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, SUM, ARRAYS };
 
@@ -161,26 +233,71 @@ static int get_all(int count, PyObject **given, Py_buffer *views, void **at, con
 static PyObject *follow(PyObject *self, PyObject *args)
 {
     PyObject *given[FOLLOWED];
-    Py_ssize_t rows, p;
-    if (!PyArg_ParseTuple(args, "(nn)OOOOOOO", &rows, &p, given, given + 1, given + 2, given + 3,
-                          given + 4, given + 5, given + 6))
+    Py_ssize_t rows, p, others;
+    if (!PyArg_ParseTuple(args, "(nnn)OOOOOOOO", &rows, &p, &others, given, given + 1, given + 2,
+                          given + 3, given + 4, given + 5, given + 6, given + 7))
         return NULL;
-    const Py_ssize_t sizes[FOLLOWED] = {rows * p, p, rows, rows, rows, rows, p};
+    if (rows < 0 || p < 0 || others < 0 || others > 1)
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    const Py_ssize_t sizes[FOLLOWED] = {
+        rows * p, p, rows, rows, others * rows, rows, rows, (1 + others) * p,
+    };
     Py_buffer views[FOLLOWED];
     void *at[FOLLOWED];
-    if (!get_all(FOLLOWED, given, views, at, "ddddddd", sizes, S))
+    if (!get_all(FOLLOWED, given, views, at, "dddddddd", sizes, S))
         return NULL;
-    double *m = malloc((p + 1) * sizeof *m);
+    double *m = malloc((2 * p + 1) * sizeof *m);
     const int enough = m != NULL;
     if (enough) {
         Py_BEGIN_ALLOW_THREADS
-        follow_rows(at, rows, p, m);
+        follow_rows(at, rows, p, (int)others, m);
         Py_END_ALLOW_THREADS
         free(m);
     }
     release(FOLLOWED, views);
     if (!enough)
         return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *multiply(PyObject *self, PyObject *args)
+{
+    PyObject *given[MULTIPLIED];
+    Py_ssize_t rows, width, n, d, own, padded;
+    int doubles, done = 0, there = 1;
+    if (!PyArg_ParseTuple(args, "(nnnnnn)iOOOOOOO", &rows, &width, &n, &d, &own, &padded, &doubles,
+                          given, given + 1, given + 2, given + 3, given + 4, given + 5, given + 6))
+        return NULL;
+    const Py_ssize_t panel = doubles ? 8 : 16;
+    if (rows < 0 || width < 1 || n < 1 || d < 1 || n > width / d || own < 0 || own > n * d ||
+        padded != (n * d + panel - 1) / panel * panel)
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    const Py_ssize_t sizes[MULTIPLIED] = {
+        rows * width, n, n * d, rows, rows, padded * padded, padded,
+    };
+    Py_buffer views[MULTIPLIED];
+    void *at[MULTIPLIED];
+    if (!get_all(MULTIPLIED, given, views, at, "diddddd", sizes, PRODUCTS))
+        return NULL;
+    const int32_t *group = at[GROUP];
+    for (Py_ssize_t k = 0; k < n; k++)
+        there &= group[k] >= 0 && group[k] < width / d;
+    if (!there)
+        PyErr_SetString(PyExc_ValueError, "Groups are out of range.");
+    else {
+        Piece *pieces = cut(group, n, d, panel);
+        const Columns of = {at[FROM], width, n * d, pieces, at[CENTER], at[ROOT], at[BESIDE]};
+        Py_BEGIN_ALLOW_THREADS
+        done = pieces != NULL && (doubles ? multiply_doubles : multiply_floats)(
+                                     &of, rows, own, at[PRODUCTS], at[WITH_BESIDE]);
+        Py_END_ALLOW_THREADS
+        free(pieces);
+        if (!done)
+            PyErr_NoMemory();
+    }
+    release(MULTIPLIED, views);
+    if (!done)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -250,8 +367,15 @@ static PyObject *gram(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"follow", follow, METH_VARARGS,
-     "follow((rows, p), X, z, target, weight, s, v, M)\n\n"
-     "s = X z, v = weight (target - s) and M += X' v, in one pass over narrow rows."},
+     "follow((rows, p, others), X, z, target, weight, other, s, v, M)\n\n"
+     "s = X z, v = weight (target - s) and M += (v, other)' X, in one pass over narrow rows; there\n"
+     "is an other (1), or none (0)."},
+    {"multiply", multiply, METH_VARARGS,
+     "multiply((rows, width, n, d, own, padded), doubles, X, group, center, root, beside, Q, q)\n\n"
+     "Q (padded, padded) = B' A and q (padded,) = B' beside, from zero, for A the columns of n\n"
+     "groups of X less `center`, B the first `own` of them, and all times `root`. In float32, or\n"
+     "doubles; padded are columns up to a multiple of 16, or 8, and what there is beside A and B in\n"
+     "Q and q means nothing."},
     {"entries", entries, METH_VARARGS,
      "entries((rows, columns, room), X, end, column, value) -> how many\n\n"
      "List what is not zero: where those of each row end, their columns and values; -1 without\n"

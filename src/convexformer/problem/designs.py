@@ -116,11 +116,16 @@ class Design(ABC):
         """Whether `follow` is quicker than one product after the other."""
         return False
 
-    def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
-        """Scores F of `Z`, ``V = weight (target - F)`` and its correlations, for one output."""
+    def follow(
+        self, Z: Array, target: Array, weight: Array, other: Array | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Scores F of `Z`, ``V = weight (target - F)`` and its correlations, for one output.
+
+        Those of an `other` column too, if there is one: ``(n_groups, d, 2)``.
+        """
         F = self.predict(Z)
         V = weight[:, None] * (target - F)
-        return F, V, self.correlate(V)
+        return F, V, self.correlate(V if other is None else np.concatenate([V, other], axis=1))
 
     def _predict(self, Z: Array, groups: Groups) -> Array:
         F = np.zeros((self.n_samples, Z.shape[2]))
@@ -200,6 +205,15 @@ class Design(ABC):
             if p:
                 across += size**2 * (B[:, :p].T @ B[:, p:]).astype(float)
         return inner, across
+
+    def normal_equations(
+        self, groups: Groups, weight: Array, center: Array | None, target: Array, dtype: type
+    ) -> tuple[Array, Array]:
+        """``A' diag(w) A`` ``(p, p)``, multiplied in `dtype`, and ``A' diag(w) target``."""
+        Q, _ = self.cross_gram(np.zeros(0, np.intp), groups, weight, center, dtype)
+        V = (weight * target)[:, None]
+        M = self.correlate(V, groups)[:, :, 0]
+        return Q, (M if center is None else M - V.sum() * center[groups]).reshape(-1)
 
     def kernel(
         self,

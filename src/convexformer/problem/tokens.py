@@ -20,10 +20,13 @@ from .designs import (
 from .nonzeros import COMPILED, FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
 
 if COMPILED:
-    from ._rows import follow
+    from ._rows import follow, multiply
 
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
 FAR_BYTES, NARROW = 1 << 24, 768  # of X, that stay in no cache; columns of a row that do
+FEW_COLUMNS = 256  # that take as long to gather as to multiply
+PANEL = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
+FITTING = (1e-12, 1e12)  # mean squares that float32 has room for
 
 
 class TokenDesign(Design):
@@ -115,11 +118,53 @@ class TokenDesign(Design):
         self, old: Groups, new: Groups, weight: Array, center: Array | None, dtype: type
     ) -> tuple[Array, Array]:
         if self._nonzeros is None:
-            return super().cross_gram(old, new, weight, center, dtype)
+            found = self._multiplied(np.concatenate([new, old]), len(new), weight, center, dtype)
+            if found is None:
+                return super().cross_gram(old, new, weight, center, dtype)
+            own = len(found[0])
+            return found[0][:, :own], found[0][:, own:].T
         both = np.sort(np.concatenate([old, new]))
         Q = self.gram(both, weight[:, None], center)[0][0]
         first, second = (self._columns_of(np.searchsorted(both, part)) for part in (old, new))
         return Q[np.ix_(second, second)], Q[np.ix_(first, second)]
+
+    def normal_equations(
+        self, groups: Groups, weight: Array, center: Array | None, target: Array, dtype: type
+    ) -> tuple[Array, Array]:
+        if self._nonzeros is None:
+            found = self._multiplied(groups, len(groups), weight, center, dtype, target)
+            if found is not None:
+                return found
+        return super().normal_equations(groups, weight, center, target, dtype)
+
+    def _multiplied(
+        self,
+        groups: Groups,
+        n_own: int,
+        weight: Array,
+        center: Array | None,
+        dtype: type,
+        target: Array | None = None,
+    ) -> tuple[Array, Array] | None:
+        """``B' diag(w) A`` and ``B' diag(w) target``, A columns of `groups`, B of the first of them.
+
+        Of a few columns, that are not gathered first; None of many, or where squares do not fit.
+        """
+        p, d, N = len(groups) * self.dim, self.dim, self.n_samples
+        if not COMPILED or not self._is_plain or not 0 < p <= FEW_COLUMNS:
+            return None
+        mean = np.zeros(p) if center is None else np.ascontiguousarray(center[groups])
+        target = np.zeros(N) if target is None else np.ascontiguousarray(target)
+        own, padded = n_own * d, -(-p // PANEL[dtype]) * PANEL[dtype]
+        shape = (N, self.n_groups * d, len(groups), d, own, padded)
+        given = self.X, groups.astype(np.int32), mean, np.sqrt(weight), target
+        Q, q = np.zeros((padded, padded)), np.zeros(padded)
+        multiply(shape, dtype is np.float64, *given, Q, q)
+        if dtype is np.float32:
+            size = Q.diagonal()[:own].reshape(-1, d).mean(axis=1) / N
+            if not (size.min() > FITTING[0] and size.max() < FITTING[1]):
+                return None
+        return Q[:own, :p], q[:own]
 
     def _columns_of(self, groups: Groups) -> Groups:
         return (self.dim * groups[:, None] + np.arange(self.dim)).ravel()
@@ -131,12 +176,16 @@ class TokenDesign(Design):
         narrow = self.n_groups * self.dim <= NARROW and self.X.nbytes >= FAR_BYTES
         return narrow and COMPILED and self._is_plain and self._nonzeros is None
 
-    def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
-        Z, target, weight = (np.ascontiguousarray(part) for part in (Z, target, weight))
-        F, V, M = np.empty_like(target), np.empty_like(target), np.zeros_like(Z)
-        shape = (self.n_samples, self.n_groups * self.dim)
-        follow(shape, self.X, Z, target, weight, F, V, M)
-        return F, V, M
+    def follow(
+        self, Z: Array, target: Array, weight: Array, other: Array | None = None
+    ) -> tuple[Array, Array, Array]:
+        given = Z, target, weight, np.empty(0) if other is None else other
+        Z, target, weight, beside = (np.ascontiguousarray(part) for part in given)
+        F, V = np.empty_like(target), np.empty_like(target)
+        M = np.zeros((1 if other is None else 2, self.n_groups, self.dim))
+        shape = (self.n_samples, self.n_groups * self.dim, len(M) - 1)
+        follow(shape, self.X, Z, target, weight, beside, F, V, M)
+        return F, V, np.moveaxis(M, 0, 2)
 
     @property
     def _listed(self) -> Nonzeros | None:

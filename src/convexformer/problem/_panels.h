@@ -1,0 +1,86 @@
+/* Gram matrices of some columns of X, in the precision of NUMBER. Included once for each: rows are
+   packed a block at a time into panels of PANEL columns, which stay in cache, and these multiplied
+   with each other by tiles that stay in registers; what blocks add up to is float64. */
+
+/* q (TILE, PANEL) += a' b, of TILE columns of one panel and all of another. */
+VECTORISED static void NAMED(add_tile)(Py_ssize_t rows, const NUMBER *a, const NUMBER *b,
+                                       double *q, Py_ssize_t by)
+{
+    NUMBER sum[TILE][PANEL] = {{0}};
+    for (Py_ssize_t i = 0; i < rows; i++, a += PANEL, b += PANEL)
+        for (int r = 0; r < TILE; r++)
+#pragma omp simd
+            for (int l = 0; l < PANEL; l++)
+                sum[r][l] += a[r] * b[l];
+    for (int r = 0; r < TILE; r++)
+        for (int l = 0; l < PANEL; l++)
+            q[r * by + l] += sum[r][l];
+}
+
+/* q (PANEL,) += beside' b, of one more column and a panel. */
+VECTORISED static void NAMED(add_beside)(Py_ssize_t rows, const NUMBER *beside, const NUMBER *b,
+                                         double *q)
+{
+    NUMBER sum[PANEL] = {0};
+    for (Py_ssize_t i = 0; i < rows; i++, b += PANEL)
+#pragma omp simd
+        for (int l = 0; l < PANEL; l++)
+            sum[l] += beside[i] * b[l];
+    for (int l = 0; l < PANEL; l++)
+        q[l] += sum[l];
+}
+
+/* Columns of a block of rows from `first` on to panels, piece by piece, each within one panel; and
+   the one beside them. */
+VECTORISED static void NAMED(pack)(const Columns *of, Py_ssize_t first, Py_ssize_t rows,
+                                   NUMBER *beside, NUMBER *panels)
+{
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        const double *x = of->x + (first + i) * of->width, root = of->root[first + i];
+        for (const Piece *piece = of->pieces; piece->size; piece++) {
+            const double *from = x + piece->from, *center = of->center + piece->at;
+            const Py_ssize_t panel = piece->at / PANEL * PANEL;
+            NUMBER *to = panels + panel * BLOCK + i * PANEL + piece->at - panel;
+            if (piece->size == PANEL)
+#pragma omp simd
+                for (int j = 0; j < PANEL; j++)
+                    to[j] = (NUMBER)(root * (from[j] - center[j]));
+            else
+#pragma omp simd
+                for (Py_ssize_t j = 0; j < piece->size; j++)
+                    to[j] = (NUMBER)(root * (from[j] - center[j]));
+        }
+        beside[i] = (NUMBER)(root * of->beside[first + i]);
+    }
+}
+
+/* Products of the first `own` columns with all, to q, and of the one beside with these, to b; both
+   have room for whole panels. 0 where memory is short. */
+static int NAMED(multiply)(const Columns *of, Py_ssize_t rows, Py_ssize_t own, double *q, double *b)
+{
+    const Py_ssize_t padded = (of->p + PANEL - 1) / PANEL * PANEL;
+    NUMBER *beside = calloc((1 + padded) * BLOCK, sizeof *beside), *panels = beside + BLOCK;
+    if (beside == NULL)
+        return 0;
+    for (Py_ssize_t first = 0; first < rows; first += BLOCK) {
+        const Py_ssize_t some = rows - first < BLOCK ? rows - first : BLOCK;
+        NAMED(pack)(of, first, some, beside, panels);
+        for (Py_ssize_t j = 0; j < own; j += TILE) {
+            const Py_ssize_t panel = j / PANEL * PANEL;
+            if (j == panel)
+                NAMED(add_beside)(some, beside, panels + j * BLOCK, b + j);
+            for (Py_ssize_t l = panel; l < padded; l += PANEL) /* half of what is symmetric */
+                NAMED(add_tile)(some, panels + panel * BLOCK + j % PANEL, panels + l * BLOCK,
+                                q + j * padded + l, padded);
+        }
+    }
+    for (Py_ssize_t j = 0; j < own; j++)
+        for (Py_ssize_t l = 0; l < j; l++)
+            q[j * padded + l] = q[l * padded + j];
+    free(beside);
+    return 1;
+}
+
+#undef NUMBER
+#undef PANEL
+#undef NAMED
