@@ -136,6 +136,7 @@ def from_gram(Q: Array, d: int) -> Selection:
         unit[size > 0] = size[size > 0]
         scale = 1.0 / np.repeat(unit, d)
         Q = Q * scale * scale[:, None]
+    Q = np.ascontiguousarray(Q)
     gram = _blocks(Q, d).astype(np.float32, order="C")
     return Selection(Q.reshape(n, d, len(Q)), unit, gram, _longest(gram))
 
