@@ -300,7 +300,8 @@ class Problem(WeightedLoss):
         """`V` within bounds."""
         lower, upper = self._bounds
         inside = np.minimum(np.maximum(V, lower), upper)
-        if np.any(np.abs(inside - V) > ROUNDING * self.weight[:, None]):
+        off = inside - V
+        if off.any() and np.any(np.abs(off) > ROUNDING * self.weight[:, None]):
             inside = np.clip(self._drawn_inside(V), lower, upper)
         if self.loss.joint:  # as is assumed of their correlations
             inside[:, -1] = -inside[:, :-1].sum(axis=1)
@@ -366,7 +367,10 @@ class Problem(WeightedLoss):
             return replace(found, beta=float(beta), beta_max=self.beta_max)
         S, b = self.scores(Z), self.inner_intercept(Z, b)
         primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
-        point = self.dual_point(S + self.best_intercept(S, b))
+        F, kept = S + self.best_intercept(S, b), self._last
+        # A dual point bounds all models: that of scores which differ by rounding does as well.
+        is_near = kept is not None and kept[0].shape == F.shape and _differ(kept[0], F) < ROUNDING
+        point = kept[1] if kept is not None and is_near else self.dual_point(F)
         return Certificate(primal, self.dual_value(point, beta), float(beta), self.beta_max)
 
     # Second order -----------------------------------------------------------------------------
@@ -410,6 +414,11 @@ def _best_on_ray(top: float, bottom: float, limit: float) -> float:
     """The dual value ``scale (top - scale bottom / 2)`` at its best, up to the norm ball."""
     scale = min(max(0.0, top / bottom) if bottom > 0 else 0.0, limit)
     return scale * (top - 0.5 * scale * bottom)
+
+
+def _differ(F: Array, G: Array) -> float:
+    """The largest difference between two arrays, beside 1 and the largest entry."""
+    return float(np.abs(F - G).max() / (1.0 + np.abs(F).max()))
 
 
 def _location(loss: Loss, Y: Array, weight: Array) -> Array:
