@@ -31,7 +31,7 @@ setup(
     ext_modules=[
         compiled("problem", "_losses"),
         compiled("problem", "_rows"),
-        compiled("solvers", "_sweeps", "_logistic"),
+        compiled("solvers", "_sweeps", "_curved"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if stable else {},
 )

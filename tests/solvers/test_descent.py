@@ -13,8 +13,8 @@ from convexformer.problem import (
     TokenDesign,
 )
 from convexformer.solvers import (
+    curved,
     descent,
-    logistic,
     newton,
     rounds,
     solve,
@@ -48,7 +48,7 @@ def never(*args, **kwargs):
 def steps_first(monkeypatch):
     """Problems of any size begin with steps."""
     monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
-    monkeypatch.setattr(logistic, "suits", lambda *args: False)
+    monkeypatch.setattr(curved, "suits", lambda *args: False)
 
 
 def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):

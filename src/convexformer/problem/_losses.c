@@ -1,25 +1,9 @@
 /* Losses with exponentials, compiled: what losses.py says of them in NumPy, in one pass. */
 
 #include "../_compiled.h"
-#include "../_elementary.h"
-#include <math.h>
+#include "../_losses.h"
 
 #define TINY 0x1p-1022 /* the smallest normal number: what log is taken of instead of zero */
-#define SOME 256       /* samples of a softmax at a time */
-
-/* Loss log(1 + exp(-y f)), minus its slope, and its curvature. */
-VECTORISED static void expand_logistic(Py_ssize_t size, const double *F, const double *Y,
-                                       double *value, double *V, double *H)
-{
-#pragma omp simd
-    for (Py_ssize_t i = 0; i < size; i++) {
-        const double margin = Y[i] * F[i], small = exp_below(-fabs(F[i]));
-        const double share = 1 / (1 + small);
-        value[i] = (margin < 0 ? -margin : 0) + log1p_near(small);
-        V[i] = Y[i] * (margin > 0 ? small : 1) * share;
-        H[i] = small * share * share;
-    }
-}
 
 /* Entropy of q = y v and 1 - q, from the smaller of them. */
 VECTORISED static void dual_logistic(Py_ssize_t size, const double *V, const double *Y,
@@ -32,62 +16,16 @@ VECTORISED static void dual_logistic(Py_ssize_t size, const double *V, const dou
     }
 }
 
-/* Cross-entropy of some samples, minus its slopes, and probabilities; arrays are (c, rows). */
-VECTORISED static void expand_softmax(Py_ssize_t some, Py_ssize_t rows, Py_ssize_t c,
-                                      const double *F, const double *Y, double *value, double *V,
-                                      double *P)
+/* Entropy of q = y - v over classes; near 1 from 1 - q, which is v. */
+VECTORISED static void dual_softmax(Py_ssize_t rows, Py_ssize_t c, const double *V, const double *Y,
+                                    double *value)
 {
-    double top[SOME], others[SOME], lead[SOME];
-    for (Py_ssize_t i = 0; i < some; i++)
-        top[i] = F[i], lead[i] = others[i] = value[i] = 0;
-    for (Py_ssize_t l = 0; l < c; l++) {
-        const double *f = F + l * rows, *y = Y + l * rows;
-#pragma omp simd
-        for (Py_ssize_t i = 0; i < some; i++) {
-            const int above = f[i] > top[i];
-            lead[i] = above ? (double)l : lead[i];
-            top[i] = above ? f[i] : top[i];
-            value[i] -= f[i] * y[i];
-        }
-    }
-    for (Py_ssize_t l = 0; l < c; l++) { /* relative to the leader, which stays apart: it is 1 */
-        const double *f = F + l * rows;
-        double *p = P + l * rows;
-#pragma omp simd
-        for (Py_ssize_t i = 0; i < some; i++) {
-            p[i] = exp_below(f[i] - top[i]);
-            others[i] += lead[i] == (double)l ? 0 : p[i];
-        }
-    }
-#pragma omp simd
-    for (Py_ssize_t i = 0; i < some; i++) {
-        const double near = others[i] < 1 ? others[i] : 1;
-        const double logarithm = others[i] < 1 ? log1p_near(near) : log_of(1 + others[i]);
-        value[i] = (top[i] + value[i]) + logarithm; /* the first sum often is zero */
-    }
-    for (Py_ssize_t l = 0; l < c; l++) {
-        const double *y = Y + l * rows;
-        double *p = P + l * rows, *v = V + l * rows;
-#pragma omp simd
-        for (Py_ssize_t i = 0; i < some; i++) {
-            const double all = 1 + others[i];
-            p[i] /= all;
-            /* 1 - p of a likely class is the sum of the others: exact where the fit is perfect */
-            v[i] = y[i] * (p[i] > 0.5 ? others[i] / all : 1 - p[i]) - (1 - y[i]) * p[i];
-        }
-    }
-}
-
-/* Entropy of q = y - v over classes, of some samples; near 1 from 1 - q, which is v. */
-VECTORISED static void dual_softmax(Py_ssize_t some, Py_ssize_t rows, Py_ssize_t c, const double *V,
-                                    const double *Y, double *value)
-{
-    for (Py_ssize_t i = 0; i < some; i++)
+    for (Py_ssize_t i = 0; i < rows; i++)
         value[i] = 0;
     for (Py_ssize_t l = 0; l < c; l++) {
         const double *v = V + l * rows, *y = Y + l * rows;
 #pragma omp simd
-        for (Py_ssize_t i = 0; i < some; i++) {
+        for (Py_ssize_t i = 0; i < rows; i++) {
             const double q = y[i] - v[i] > 0 ? y[i] - v[i] : 0;
             const int near = y[i] == 1 && v[i] < 0.5;
             const double away = near ? v[i] : 0;
@@ -106,13 +44,10 @@ static void compute(int what, Py_ssize_t rows, Py_ssize_t c, double **at)
         expand_logistic(rows * c, at[0], at[1], at[2], at[3], at[4]);
     if (what == DUAL_LOGISTIC)
         dual_logistic(rows * c, at[0], at[1], at[2]);
-    for (Py_ssize_t i = 0; i < rows && what >= EXPAND_SOFTMAX; i += SOME) {
-        const Py_ssize_t some = rows - i < SOME ? rows - i : SOME;
-        if (what == EXPAND_SOFTMAX)
-            expand_softmax(some, rows, c, at[0] + i, at[1] + i, at[2] + i, at[3] + i, at[4] + i);
-        else
-            dual_softmax(some, rows, c, at[0] + i, at[1] + i, at[2] + i);
-    }
+    if (what == EXPAND_SOFTMAX)
+        expand_all_softmax(rows, c, at[0], at[1], at[2], at[3], at[4]);
+    if (what == DUAL_SOFTMAX)
+        dual_softmax(rows, c, at[0], at[1], at[2]);
 }
 
 /* Two arrays that are read, then a value for every entry, or row, and two more where there are. */

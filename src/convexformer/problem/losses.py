@@ -275,9 +275,9 @@ class Softmax(Loss):
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         # q = Y - V; where Y = 1, q is near 1 and log1p keeps its distance from it
-        if COMPILED and V.flags.f_contiguous and Y.flags.f_contiguous:
+        if COMPILED and Y.flags.f_contiguous:
             value = np.empty((len(V), 1))
-            _losses.softmax_dual(V.shape, V.T, Y.T, value)
+            _losses.softmax_dual(V.shape, np.asfortranarray(V).T, Y.T, value)
             return value
         Q = np.maximum(Y - V, 0.0)
         logs = np.log(np.maximum(Q, _TINY))

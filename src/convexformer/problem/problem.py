@@ -369,9 +369,16 @@ class Problem(WeightedLoss):
         primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
         F, kept = S + self.best_intercept(S, b), self._last
         # A dual point bounds all models: that of scores which differ by rounding does as well.
-        is_near = kept is not None and kept[0].shape == F.shape and _differ(kept[0], F) < ROUNDING
+        is_near = kept is not None and self._differ(kept[0], F) < ROUNDING
         point = kept[1] if kept is not None and is_near else self.dual_point(F)
         return Certificate(primal, self.dual_value(point, beta), float(beta), self.beta_max)
+
+    def _differ(self, F: Array, G: Array) -> float:
+        """By how much inner scores differ at most, beside 1 and the largest of them."""
+        off = F - G
+        if self.loss.joint:  # which does not see what all scores have in common
+            off -= off[0, 0]
+        return float(np.abs(off).max() / (1.0 + np.abs(F).max()))
 
     # Second order -----------------------------------------------------------------------------
 
@@ -414,11 +421,6 @@ def _best_on_ray(top: float, bottom: float, limit: float) -> float:
     """The dual value ``scale (top - scale bottom / 2)`` at its best, up to the norm ball."""
     scale = min(max(0.0, top / bottom) if bottom > 0 else 0.0, limit)
     return scale * (top - 0.5 * scale * bottom)
-
-
-def _differ(F: Array, G: Array) -> float:
-    """The largest difference between two arrays, beside 1 and the largest entry."""
-    return float(np.abs(F - G).max() / (1.0 + np.abs(F).max()))
 
 
 def _location(loss: Loss, Y: Array, weight: Array) -> Array:

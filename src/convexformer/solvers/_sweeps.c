@@ -600,10 +600,11 @@ static PyMethodDef methods[] = {
     {"transpose", transpose, METH_VARARGS,
      "transpose(X, groups, A, (rows, width, n, d, first, N))\n\n"
      "Columns of n groups of d, as rows of A, from `first` on; float64 becomes float32."},
-    {"minimise_logistic", minimise_logistic, METH_VARARGS,
-     "minimise_logistic((N, n, d, entries, width), start, column, X, place, y, weight, limit, F, Z,\n"
-     "intercept, goal) -> (done, change of the intercept, gap)\n\n"
-     "Newton's method from Z with scores F, both in place. X is dense where entries is -1, else\n"
+    {"minimise_curved", minimise_curved, METH_VARARGS,
+     "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, Y, weight,\n"
+     "limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"
+     "Newton's method for a logistic loss (c = 1) or a softmax from Z with scores F, both in place,\n"
+     "as is b, to which moves of the intercepts are added. X is dense where entries is -1, else\n"
      "those of its columns count that have a place."},
     {NULL, NULL, 0, NULL},
 };

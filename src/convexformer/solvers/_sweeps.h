@@ -15,4 +15,4 @@ typedef struct {
 /* Some sweeps, extrapolations, and where they lead; 0 where memory is short. */
 int run_cycle(const Round *at, double *value, double *gap);
 
-PyObject *minimise_logistic(PyObject *self, PyObject *args);
+PyObject *minimise_curved(PyObject *self, PyObject *args);

@@ -3,17 +3,18 @@ from numpy.typing import NDArray
 from .cycle_numpy import cycle as cycle
 from .cycle_numpy import transpose as transpose
 
-def minimise_logistic(
+def minimise_curved(
     shape: tuple[int, ...],
     start: NDArray,
     column: NDArray,
     X: NDArray,
     place: NDArray,
-    y: NDArray,
+    Y: NDArray,
     weight: NDArray,
     limit: NDArray,
     F: NDArray,
     Z: NDArray,
+    b: NDArray,
     intercept: bool,
     goal: float,
-) -> tuple[int, float, float]: ...
+) -> tuple[int, float]: ...

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
-from . import logistic, newton
+from . import curved, newton
 from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
 from .solution import Clock, Iterate
@@ -52,7 +52,7 @@ def minimise(
     """
     size = problem.design.n_samples * problem.design.n_groups * problem.design.dim
     sweeps = suit(problem)
-    work.descends &= size >= (TINY if sweeps else SMALL) or logistic.suits(problem, 1)
+    work.descends &= size >= (TINY if sweeps else SMALL) or curved.suits(problem, 1)
     while work.descends:
         point = problem.dual_point(at.F)
         gap = at.gap(problem, point, beta)
@@ -60,7 +60,7 @@ def minimise(
             clock.record(gap, at.Z)
             return at, True
         groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
-        compact = logistic.suits(problem, len(groups))
+        compact = curved.suits(problem, len(groups))
         by_gram = _gram_is_quick(problem, len(groups), sweeps)
         if by_gram and not (sweeps or compact):  # Newton's method begins with the same point
             break
@@ -81,7 +81,7 @@ def minimise(
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
             gain = SWEPT * problem.beta_max / beta if everyone else FIRST_GAIN
         elif compact:
-            descent = logistic.LogisticRound(problem, beta, at, point, groups)
+            descent = curved.Curved(problem, beta, at, point, groups)
             gain = 0.0 if everyone else FIRST_GAIN
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))

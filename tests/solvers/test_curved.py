@@ -1,28 +1,32 @@
-"""Compiled rounds of Newton's method for a logistic loss, beside Newton's method in NumPy."""
+"""Compiled rounds of Newton's method for losses with curvature, beside Newton's method in NumPy."""
 
 import numpy as np
 import pytest
 
-from convexformer.problem import Logistic, Problem, Token, TokenDesign, TokenOutput
-from convexformer.solvers import logistic, newton, solve
+from convexformer.problem import PENALTIES, Logistic, Problem, Softmax, Token, TokenDesign
+from convexformer.solvers import curved, newton, solve
 
-pytestmark = pytest.mark.skipif(not logistic.COMPILED, reason="nothing was compiled")
+pytestmark = pytest.mark.skipif(not curved.COMPILED, reason="nothing was compiled")
 
 
-def letters(N=700, n=6, d=12, seed=0, scale=1.0):
+def letters(N=700, n=6, d=12, c=1, seed=0):
     """Sequences of letters, of which two places count."""
     rng = np.random.default_rng(seed)
-    X = np.eye(d)[rng.integers(d, size=(N, n))] * scale
-    F = X[:, 1] @ rng.normal(size=d) + X[:, 4] @ rng.normal(size=d)
-    return X, np.where(F / scale + 0.3 * rng.logistic(size=N) > 0, 1.0, -1.0)[:, None]
+    X = np.eye(d)[rng.integers(d, size=(N, n))]
+    return X, targets(rng, X[:, 1] @ rng.normal(size=(d, c)) + X[:, 4] @ rng.normal(size=(d, c)))
 
 
-def numbers(N=300, n=8, d=5, seed=0, mean=0.0, common=0.0):
+def numbers(N=300, n=8, d=5, c=1, seed=0, mean=0.0, common=0.0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(N, n, d)) + mean + common * rng.normal(size=(N, 1, d))
-    F = X[:, 2] @ rng.normal(size=d) + X[:, 5] @ rng.normal(size=d)
-    F = (F - F.mean()) / F.std()
-    return X, np.where(F + 0.3 * rng.logistic(size=N) > 0, 1.0, -1.0)[:, None]
+    return X, targets(rng, X[:, 2] @ rng.normal(size=(d, c)) + X[:, 5] @ rng.normal(size=(d, c)))
+
+
+def targets(rng, F):
+    F = (F - F.mean(axis=0)) / F.std(axis=0)
+    if F.shape[1] == 1:
+        return np.where(F + 0.3 * rng.logistic(size=F.shape) > 0, 1.0, -1.0)
+    return np.eye(F.shape[1])[np.argmax(2 * F + rng.gumbel(size=F.shape), axis=1)]
 
 
 def never(*args, **kwargs):
@@ -31,16 +35,21 @@ def never(*args, **kwargs):
 
 @pytest.mark.parametrize("fraction", [0.5, 0.1, 0.01])
 @pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(("c", "penalty"), [(1, "token"), (3, "token"), (4, "token-output")])
 @pytest.mark.parametrize("data", [letters, numbers])
-def test_a_round_finds_what_newtons_method_finds(monkeypatch, data, intercept, fraction):
-    X, Y = data()
+def test_a_round_finds_what_newtons_method_finds(
+    monkeypatch, data, c, penalty, intercept, fraction
+):
+    X, Y = data(c=c)
     weight = np.random.default_rng(1).integers(0, 3, size=len(X)).astype(float)
-    penalty = TokenOutput(np.linspace(0.5, 2.0, X.shape[1]))
-    problem = Problem(TokenDesign(X), Logistic(), penalty, Y, weight, intercept)
+    uneven = PENALTIES[penalty](np.linspace(0.5, 2.0, X.shape[1]))
+    loss = Softmax() if c > 1 else Logistic()
+    problem = Problem(TokenDesign(X), loss, uneven, Y, weight, intercept)
     assert problem.design.is_sparse == (data is letters)
     beta = fraction * problem.beta_max
     expected = solve(problem, beta, tol=1e-11, method="newton")
-    monkeypatch.setattr(newton, "minimise", never)
+    if intercept or data is numbers:  # letters of a place sum to one: as alike as intercepts
+        monkeypatch.setattr(newton, "minimise", never)
     found = solve(problem, beta, tol=1e-9)
     assert found.converged
     np.testing.assert_allclose(found.Z, expected.Z, atol=1e-4 * np.abs(expected.Z).max())
@@ -85,30 +94,12 @@ def test_alike_tokens_end_in_newtons_method(monkeypatch):
 
 def test_arrays_of_other_sizes_are_refused():
     none, ones = np.empty(0, dtype=np.int32), np.ones(4)
+    start, place = np.arange(5, dtype=np.int32), np.array([0, -1, 1], dtype=np.int32)
+    column = np.array([0, 1, 2, 9], dtype=np.int32)
+    rest = ones, ones, ones[:2].copy(), ones.copy(), np.zeros(2), np.zeros(1), True, 1.0
     with pytest.raises(ValueError, match="8 numbers"):
-        logistic.minimise_logistic(
-            (4, 2, 1, -1, 0),
-            none,
-            none,
-            ones,
-            none,
-            ones,
-            ones,
-            ones[:2],
-            ones,
-            ones[:2],
-            True,
-            1.0,
-        )
-    start, column = (
-        np.array([0, 1, 2, 3, 4], dtype=np.int32),
-        np.array([0, 1, 2, 9], dtype=np.int32),
-    )
-    place = np.array([0, -1, 1], dtype=np.int32)
+        curved.minimise_curved((4, 2, 1, 1, 2, -1, 0), none, none, ones, none, *rest)
     with pytest.raises(ValueError, match="out of range"):
-        logistic.minimise_logistic(
-            (4, 2, 1, 4, 3),
-            *(start, column, ones, place, ones, ones, ones[:2].copy(), ones.copy(), np.zeros(2)),
-            True,
-            1.0,
-        )
+        curved.minimise_curved((4, 2, 1, 1, 2, 4, 3), start, column, ones, place, *rest)
+    with pytest.raises(ValueError, match="out of range"):
+        curved.minimise_curved((4, 2, 1, 1, 5, -1, 0), none, none, ones, none, *rest)

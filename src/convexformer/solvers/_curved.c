@@ -1,0 +1,609 @@
+/* Newton's method for a logistic loss, or a softmax, on some tokens: what curved.py asks for.
+
+   minimise over Z, b   sum_i a_i loss(f_i, y_i) + sum_e limit_e ||Z_e||,   f = A Z + 1 b'
+
+   Every step minimises the second-order model by sweeps (_sweeps.c), the intercepts eliminated, and
+   searches the objective along the move. A call takes what its arithmetic takes, where in NumPy
+   calls would outweigh that.
+
+   Coefficients are ordered (token, output, channel): a block of the penalty is a token of one
+   output, or of all. Samples' numbers are (outputs, N). Curvature couples pairs of outputs. */
+
+#include "../_compiled.h"
+#include "../_losses.h"
+#include "_sweeps.h"
+#include <stdlib.h>
+
+#define STEPS 40       /* of Newton's method, at most */
+#define CYCLES 60      /* of sweeps on one model, at most */
+#define UNSEEN 3       /* steps by which the objective may fall too little to see */
+#define RECENT 4       /* cycles by which speed is judged */
+#define HALVINGS 30    /* of a move */
+#define INNER_GAP 0.01 /* of the gap that a model's may have, if that is above what is wanted */
+#define WANTED 0.1     /* of what is wanted that a model's may always have */
+#define CANCELLED 1e-6 /* of a sum of squares: where less is left, digits are gone */
+#define LANES 8        /* columns of a Gram matrix that are summed side by side */
+#define ROWS 64        /* samples that are packed at a time */
+
+typedef struct {
+    Py_ssize_t N, n, d, p; /* p = n d columns */
+    const double *A;       /* (N, p), or NULL, then entries: */
+    int32_t *start;        /* (N + 1,) */
+    int32_t *column;
+    double *value;
+} Columns;
+
+typedef struct {
+    const Columns *X;
+    Py_ssize_t c, pairs, size;  /* outputs, pairs of them, coefficients */
+    Py_ssize_t blocks, width;   /* of the penalty, and coefficients of one */
+    const double *y, *a;        /* (c, N): targets, (N,): weights */
+    const double *limit;        /* (blocks,) */
+    int intercept;
+    double *f, *turn, *trial;   /* (c, N): scores, their move, and those that are tried */
+    double *V, *P, *W, *value;  /* (c, N): minus the slope, probabilities; curvatures of pairs; loss */
+    double *Z, *to, *move, *M;  /* (size,): coefficients, where the model has them, correlations */
+    double *S, *T, *part;       /* (pairs, p): X'W; (size, c): what intercepts take; (p,) */
+    double *slope, *bend;       /* of intercepts: L^-1 slopes, and L, their curvature's factor */
+    double *Q, *G, *packed;     /* (size, size): the Hessian, of one pair, and room for rows */
+    double *unit, *limits, *step, *block;
+    float *gram;
+    const void **rows;          /* of Q, and of gram, by block */
+    double loss, penalty;
+} Newton;
+
+static Py_ssize_t pair(Py_ssize_t l, Py_ssize_t m)
+{
+    return l > m ? l * (l + 1) / 2 + m : m * (m + 1) / 2 + l;
+}
+
+/* Where coefficients have column j of output l. */
+static Py_ssize_t place(const Newton *at, Py_ssize_t j, Py_ssize_t l)
+{
+    const Py_ssize_t d = at->X->d;
+    return (j / d * at->c + l) * d + j % d;
+}
+
+/* Products ------------------------------------------------------------------------------------- */
+
+VECTORISED static void predict(const Columns *X, const double *z, double *f)
+{
+    for (Py_ssize_t i = 0; i < X->N; i++) {
+        double sum = 0;
+        if (X->A != NULL) {
+            const double *x = X->A + i * X->p;
+#pragma omp simd reduction(+ : sum)
+            for (Py_ssize_t j = 0; j < X->p; j++)
+                sum += x[j] * z[j];
+        } else
+            for (int32_t l = X->start[i]; l < X->start[i + 1]; l++)
+                sum += X->value[l] * z[X->column[l]];
+        f[i] = sum;
+    }
+}
+
+/* M (count, p) = X'V for some rows of V (count, N) */
+VECTORISED static void correlate(const Columns *X, Py_ssize_t count, const double *V, double *M)
+{
+    memset(M, 0, count * X->p * sizeof *M);
+    for (Py_ssize_t i = 0; i < X->N; i++)
+        for (Py_ssize_t r = 0; r < count; r++) {
+            const double v = V[r * X->N + i];
+            double *m = M + r * X->p;
+            if (X->A != NULL) {
+                const double *x = X->A + i * X->p;
+#pragma omp simd
+                for (Py_ssize_t j = 0; j < X->p; j++)
+                    m[j] += v * x[j];
+            } else
+                for (int32_t l = X->start[i]; l < X->start[i + 1]; l++)
+                    m[X->column[l]] += v * X->value[l];
+        }
+}
+
+/* Q[j, k] += sum_i scaled[i, j] x[i, k] of packed rows of `width`, for four j and some k. */
+VECTORISED static void add_tile(Py_ssize_t rows, Py_ssize_t width, const double *scaled,
+                                const double *x, double *Q)
+{
+    double sums[4][LANES] = {{0}};
+    for (Py_ssize_t i = 0; i < rows; i++, x += width, scaled += width)
+        for (int j = 0; j < 4; j++)
+#pragma omp simd
+            for (int k = 0; k < LANES; k++)
+                sums[j][k] += scaled[j] * x[k];
+    for (int j = 0; j < 4; j++)
+        for (int k = 0; k < LANES; k++)
+            Q[j * width + k] += sums[j][k];
+}
+
+static Py_ssize_t padded(Py_ssize_t p)
+{
+    return (p + LANES - 1) / LANES * LANES;
+}
+
+/* The lower half of X' diag(w) X in G, whose rows are padded, as are those of `packed`. */
+static void weighted_gram(const Columns *X, const double *w, double *packed, double *G)
+{
+    const Py_ssize_t width = padded(X->p);
+    double *x = packed, *scaled = packed + ROWS * width;
+    memset(G, 0, width * width * sizeof *G);
+    for (Py_ssize_t i = 0; i < X->N && X->A == NULL; i++)
+        for (int32_t l = X->start[i]; l < X->start[i + 1]; l++) {
+            const double by = w[i] * X->value[l];
+            double *row = G + X->column[l] * width;
+            for (int32_t m = X->start[i]; m <= l; m++)
+                row[X->column[m]] += by * X->value[m];
+        }
+    for (Py_ssize_t first = 0; first < X->N && X->A != NULL; first += ROWS) {
+        const Py_ssize_t rows = X->N - first < ROWS ? X->N - first : ROWS;
+        for (Py_ssize_t i = 0; i < rows; i++)
+            for (Py_ssize_t j = 0; j < X->p; j++) {
+                x[i * width + j] = X->A[(first + i) * X->p + j];
+                scaled[i * width + j] = w[first + i] * x[i * width + j];
+            }
+        for (Py_ssize_t j = 0; j < X->p; j += 4)
+            for (Py_ssize_t k = 0; k <= j; k += LANES)
+                add_tile(rows, width, scaled + j, x + k, G + j * width + k);
+    }
+}
+
+/* The objective -------------------------------------------------------------------------------- */
+
+/* The weighted loss at scores f + t turn, there with minus its slope and its probabilities. */
+static double expand(Newton *at, double t)
+{
+    const Py_ssize_t N = at->X->N, c = at->c;
+    double loss = 0;
+    for (Py_ssize_t i = 0; i < c * N; i++)
+        at->trial[i] = at->f[i] + t * at->turn[i];
+    if (c == 1)
+        expand_logistic(N, at->trial, at->y, at->value, at->V, at->P);
+    else
+        expand_all_softmax(N, c, at->trial, at->y, at->value, at->V, at->P);
+    for (Py_ssize_t i = 0; i < N; i++)
+        loss += at->a[i] > 0 ? at->a[i] * at->value[i] : 0;
+    for (Py_ssize_t l = 0; l < c; l++)
+        for (Py_ssize_t i = 0; i < N; i++)
+            at->V[l * N + i] *= at->a[i];
+    return loss;
+}
+
+/* Curvatures of pairs of outputs: those of one sum to zero. */
+static void curve(const Newton *at)
+{
+    const Py_ssize_t N = at->X->N, c = at->c;
+    for (Py_ssize_t l = 0; l < c; l++) {
+        double *own = at->W + pair(l, l) * N;
+        for (Py_ssize_t i = 0; i < N; i++)
+            own[i] = c == 1 ? at->a[i] * at->P[i] : 0;
+    }
+    for (Py_ssize_t l = 0; l < c; l++)
+        for (Py_ssize_t m = 0; m < l; m++) {
+            double *both = at->W + pair(l, m) * N, *w = at->W + pair(l, l) * N;
+            double *v = at->W + pair(m, m) * N;
+            const double *p = at->P + l * N, *q = at->P + m * N;
+            for (Py_ssize_t i = 0; i < N; i++) {
+                const double shared = at->a[i] * p[i] * q[i];
+                both[i] = -shared;
+                w[i] += shared;
+                v[i] += shared;
+            }
+        }
+}
+
+static double length(Py_ssize_t size, const double *z)
+{
+    double square = 0;
+    for (Py_ssize_t j = 0; j < size; j++)
+        square += z[j] * z[j];
+    return sqrt(square);
+}
+
+/* Of Z + t move. */
+static double penalty(const Newton *at, double t)
+{
+    double sum = 0;
+    for (Py_ssize_t e = 0; e < at->blocks; e++) {
+        double square = 0;
+        for (Py_ssize_t j = e * at->width; j < (e + 1) * at->width; j++)
+            square += (at->Z[j] + t * at->move[j]) * (at->Z[j] + t * at->move[j]);
+        sum += at->limit[e] * sqrt(square);
+    }
+    return sum;
+}
+
+/* Intercepts ----------------------------------------------------------------------------------- */
+
+/* x = L^-1 x, with the factor L of intercepts' curvature. */
+static void solve(const Newton *at, double *x)
+{
+    const Py_ssize_t c = at->c;
+    for (Py_ssize_t l = 0; l < c; l++) {
+        for (Py_ssize_t m = 0; m < l; m++)
+            x[l] -= at->bend[l * c + m] * x[m];
+        x[l] /= at->bend[l * c + l];
+    }
+}
+
+/* x = L'^-1 x */
+static void solve_back(const Newton *at, double *x)
+{
+    const Py_ssize_t c = at->c;
+    for (Py_ssize_t l = c - 1; l >= 0; l--) {
+        for (Py_ssize_t m = l + 1; m < c; m++)
+            x[l] -= at->bend[m * c + l] * x[m];
+        x[l] /= at->bend[l * c + l];
+    }
+}
+
+/* Slopes and curvature of intercepts, the latter factorised, and what they take from correlations
+   and Hessian; 0 where there is no curvature. What all outputs of a softmax have in common bends
+   nothing: there any curvature will do. */
+static int prepare_intercepts(Newton *at)
+{
+    const Py_ssize_t N = at->X->N, c = at->c;
+    double common = 0;
+    correlate(at->X, at->pairs, at->W, at->S);
+    for (Py_ssize_t l = 0; l < c; l++) {
+        at->slope[l] = 0;
+        for (Py_ssize_t i = 0; i < N; i++)
+            at->slope[l] += at->V[l * N + i];
+        for (Py_ssize_t m = 0; m <= l; m++) {
+            double sum = 0;
+            for (Py_ssize_t i = 0; i < N; i++)
+                sum += at->W[pair(l, m) * N + i];
+            at->bend[l * c + m] = sum;
+            common += l == m && c > 1 ? sum / (c * c) : 0;
+        }
+    }
+    for (Py_ssize_t l = 0; l < c; l++)
+        for (Py_ssize_t m = 0; m <= l; m++) {
+            double *b = at->bend + l * c;
+            b[m] += common;
+            for (Py_ssize_t k = 0; k < m; k++)
+                b[m] -= b[k] * at->bend[m * c + k];
+            if (l == m && !(b[m] > 0))
+                return 0;
+            b[m] = l == m ? sqrt(b[m]) : b[m] / at->bend[m * c + m];
+        }
+    for (Py_ssize_t j = 0; j < at->X->p; j++)
+        for (Py_ssize_t l = 0; l < c; l++) {
+            double *t = at->T + place(at, j, l) * c;
+            for (Py_ssize_t m = 0; m < c; m++)
+                t[m] = at->S[pair(l, m) * at->X->p + j];
+            solve(at, t);
+        }
+    solve(at, at->slope);
+    return 1;
+}
+
+/* Correlations once intercepts are at their best, to first order, and the gap there; infinite where
+   they have no curvature. */
+static double gap(Newton *at)
+{
+    const Columns *X = at->X;
+    double inner = 0, scale = 1, left = 0;
+    curve(at);
+    if (at->intercept && !prepare_intercepts(at))
+        return INFINITY;
+    for (Py_ssize_t l = 0; l < at->c; l++) {
+        correlate(X, 1, at->V + l * X->N, at->part);
+        for (Py_ssize_t j = 0; j < X->p; j++)
+            at->M[place(at, j, l)] = at->part[j];
+    }
+    for (Py_ssize_t l = 0; l < at->c && at->intercept; l++)
+        left += 0.5 * at->slope[l] * at->slope[l];
+    for (Py_ssize_t j = 0; j < at->size; j++) {
+        for (Py_ssize_t l = 0; l < at->c && at->intercept; l++)
+            at->M[j] -= at->T[j * at->c + l] * at->slope[l];
+        inner += at->Z[j] * at->M[j];
+    }
+    for (Py_ssize_t e = 0; e < at->blocks; e++) {
+        const double norm = length(at->width, at->M + e * at->width), limit = at->limit[e];
+        scale = norm > limit && limit / norm < scale ? limit / norm : scale;
+    }
+    return at->penalty - scale * inner + (1 - scale) * (1 - scale) * at->loss + left;
+}
+
+/* Models --------------------------------------------------------------------------------------- */
+
+/* About the largest eigenvalue of a positive (d, d) matrix, or a little more: the eighth root of what
+   the eighth powers of all sum to. `block` has room for two such matrices. */
+static double largest(Py_ssize_t d, const float *G, double *block)
+{
+    double trace = 0, sum = 0, *square = block, *next = block + d * d;
+    for (Py_ssize_t j = 0; j < d; j++)
+        trace += G[j * d + j];
+    if (d == 1 || !(trace > 0))
+        return trace;
+    for (Py_ssize_t j = 0; j < d * d; j++)
+        square[j] = G[j] / trace;
+    for (int power = 0; power < 2; power++) {
+        memset(next, 0, d * d * sizeof *next);
+        for (Py_ssize_t i = 0; i < d; i++)
+            for (Py_ssize_t j = 0; j < d; j++)
+#pragma omp simd
+                for (Py_ssize_t k = 0; k < d; k++)
+                    next[i * d + k] += square[i * d + j] * square[j * d + k];
+        memcpy(square, next, d * d * sizeof *next);
+    }
+    for (Py_ssize_t j = 0; j < d * d; j++)
+        sum += square[j] * square[j];
+    return trace * pow(sum, 0.125);
+}
+
+/* The Hessian, intercepts eliminated; 0 where that loses digits. */
+static int form(Newton *at)
+{
+    const Py_ssize_t p = at->X->p, c = at->c, size = at->size, stride = padded(p);
+    double *Q = at->Q;
+    for (Py_ssize_t l = 0; l < c; l++)
+        for (Py_ssize_t m = 0; m <= l; m++) {
+            weighted_gram(at->X, at->W + pair(l, m) * at->X->N, at->packed, at->G);
+            for (Py_ssize_t j = 0; j < p; j++)
+                for (Py_ssize_t k = 0; k <= j; k++) {
+                    const Py_ssize_t jl = place(at, j, l), km = place(at, k, m);
+                    const Py_ssize_t jm = place(at, j, m), kl = place(at, k, l);
+                    const double g = at->G[j * stride + k];
+                    Q[jl * size + km] = Q[km * size + jl] = g;
+                    Q[jm * size + kl] = Q[kl * size + jm] = g;
+                }
+        }
+    for (Py_ssize_t u = 0; u < size && at->intercept; u++) {
+        const double whole = Q[u * size + u], *t = at->T + u * c;
+        for (Py_ssize_t v = 0; v < size; v++)
+            for (Py_ssize_t l = 0; l < c; l++)
+                Q[u * size + v] -= t[l] * at->T[v * c + l];
+        if (Q[u * size + u] < CANCELLED * whole)
+            return 0;
+    }
+    return 1;
+}
+
+/* Units of blocks, and what sweeps want to know of these. */
+static void prepare_sweeps(Newton *at)
+{
+    const Py_ssize_t size = at->size, width = at->width;
+    for (Py_ssize_t e = 0; e < at->blocks; e++) {
+        double trace = 0;
+        for (Py_ssize_t j = e * width; j < (e + 1) * width; j++)
+            trace += at->Q[j * size + j];
+        at->unit[e] = trace > 0 ? sqrt(trace / width) : 1;
+    }
+    for (Py_ssize_t u = 0; u < size; u++)
+        for (Py_ssize_t v = 0; v < size; v++)
+            at->Q[u * size + v] /= at->unit[u / width] * at->unit[v / width];
+    for (Py_ssize_t e = 0; e < at->blocks; e++) {
+        float *G = at->gram + e * width * width;
+        for (Py_ssize_t i = 0; i < width; i++)
+            for (Py_ssize_t j = 0; j < width; j++)
+                G[i * width + j] = (float)at->Q[(e * width + i) * size + e * width + j];
+        const double curvature = largest(width, G, at->block);
+        at->step[e] = 1 / (curvature > 1e-30 ? curvature : 1e-30);
+        at->rows[e] = at->Q + e * width * size;
+        at->rows[at->blocks + e] = G;
+    }
+}
+
+/* at->to = about the minimiser of the model, its gap below `target`; 1, 0 where sweeps are slow, -1
+   where memory is short. In units of blocks, and of the largest limit. */
+static int minimise_model(Newton *at, double target)
+{
+    double unit = 0, value, left, gaps[CYCLES];
+    int found = 0, slow = 0;
+    for (Py_ssize_t e = 0; e < at->blocks; e++) {
+        at->limits[e] = at->limit[e] / at->unit[e];
+        unit = at->limits[e] > unit ? at->limits[e] : unit;
+    }
+    unit = unit > 0 ? unit : 1;
+    for (Py_ssize_t e = 0; e < at->blocks; e++)
+        at->limits[e] /= unit;
+    for (Py_ssize_t j = 0; j < at->size; j++) {
+        at->to[j] = at->Z[j] * at->unit[j / at->width] / unit;
+        at->M[j] /= at->unit[j / at->width] * unit;
+    }
+    double square = 2 * at->loss / (unit * unit);
+    const Round round = {at->blocks, at->width, 1, at->size, 1, 0, at->rows, at->rows + at->blocks,
+                         at->step, at->limits, &square, at->to, at->M};
+    for (int cycles = 0; cycles < CYCLES && !found && !slow; cycles++) {
+        if (!run_cycle(&round, &value, &left))
+            return -1;
+        gaps[cycles] = left * unit * unit;
+        found = gaps[cycles] <= target;
+        if (cycles >= RECENT) { /* as it fell of late, is there an end in sight? */
+            const double fall = pow(gaps[cycles] / gaps[cycles - RECENT], 1.0 / RECENT);
+            slow = !(gaps[cycles] * pow(fall, CYCLES) <= target);
+        }
+    }
+    for (Py_ssize_t j = 0; j < at->size; j++)
+        at->to[j] *= unit / at->unit[j / at->width];
+    return found;
+}
+
+/* Steps ---------------------------------------------------------------------------------------- */
+
+/* Scores' move to at->to, with that of the intercepts in `lift`; and what it promises. */
+static double turn(Newton *at, double *lift)
+{
+    const Py_ssize_t N = at->X->N, c = at->c;
+    double promise = 0;
+    for (Py_ssize_t l = 0; l < c; l++)
+        lift[l] = at->intercept ? at->slope[l] : 0;
+    for (Py_ssize_t j = 0; j < at->size; j++) {
+        at->move[j] = at->to[j] - at->Z[j];
+        for (Py_ssize_t l = 0; l < c && at->intercept; l++)
+            lift[l] -= at->T[j * c + l] * at->move[j];
+    }
+    if (at->intercept)
+        solve_back(at, lift);
+    for (Py_ssize_t l = 0; l < c; l++) {
+        for (Py_ssize_t j = 0; j < at->X->p; j++)
+            at->part[j] = at->move[place(at, j, l)];
+        predict(at->X, at->part, at->turn + l * N);
+        for (Py_ssize_t i = l * N; i < (l + 1) * N; i++) {
+            at->turn[i] += lift[l];
+            promise -= at->V[i] * at->turn[i];
+        }
+    }
+    return promise + penalty(at, 1) - at->penalty;
+}
+
+/* Move towards at->to as far as the objective falls as promised: 1, or 2 where that is too little to
+   see, else 0. Slopes and curvatures are those there afterwards. `lift` has room for c numbers. */
+static int search(Newton *at, double *b, double *lift)
+{
+    const double promise = turn(at, lift), start = at->loss + at->penalty, slack = 1e-14 * start;
+    double t = 1;
+    for (int halvings = 0; halvings < HALVINGS && promise <= slack; halvings++, t *= 0.5) {
+        const double loss = expand(at, t), weight = penalty(at, t);
+        if (!(loss + weight <= start + 1e-4 * t * promise + slack))
+            continue;
+        memcpy(at->f, at->trial, at->c * at->X->N * sizeof *at->f);
+        for (Py_ssize_t j = 0; j < at->size; j++)
+            at->Z[j] = t == 1 ? at->to[j] : at->Z[j] + t * at->move[j];
+        for (Py_ssize_t l = 0; l < at->c; l++)
+            b[l] += t * lift[l];
+        at->loss = loss, at->penalty = weight;
+        return promise < -slack ? 1 : 2;
+    }
+    return 0;
+}
+
+/* Steps until the gap is below `goal` of the objective: 1, 0 where these end before, -1 where memory
+   is short. `left` is the gap, over the objective. */
+static int iterate(Newton *at, double goal, double *b, double *left)
+{
+    double *lift = at->slope + at->c;
+    at->loss = expand(at, 0);
+    at->penalty = penalty(at, 0);
+    for (int steps = 0, unseen = 0; steps < STEPS && unseen < UNSEEN; steps++) {
+        const double worth = at->loss + at->penalty, above = gap(at), wanted = goal * worth;
+        *left = worth > 0 ? above / worth : 0;
+        if (above <= wanted)
+            return 1;
+        if (!(above < INFINITY) || !form(at))
+            return 0;
+        prepare_sweeps(at);
+        const int found = minimise_model(at, fmax(WANTED * wanted, INNER_GAP * above));
+        const int moved = found > 0 ? search(at, b, lift) : 0;
+        if (!moved)
+            return found < 0 ? -1 : 0;
+        unseen += moved == 2;
+    }
+    return 0;
+}
+
+/* Memory for all of it: numbers in one piece, from zero. */
+static int reserve(Newton *at, double **numbers)
+{
+    const Py_ssize_t N = at->X->N, p = at->X->p, c = at->c, size = at->size, stride = padded(p);
+    const Py_ssize_t square = at->width * at->width;
+    double **const parts[] = {&at->turn, &at->trial, &at->V, &at->P, &at->W, &at->value, &at->to,
+                              &at->move, &at->M, &at->S, &at->T, &at->part, &at->slope, &at->bend,
+                              &at->Q, &at->G, &at->packed, &at->unit, &at->limits, &at->step,
+                              &at->block};
+    const Py_ssize_t sizes[] = {c * N, c * N, c * N, c * N, at->pairs * N, N, size,
+                                size, size, at->pairs * p, size * c, p, 2 * c, c * c,
+                                size * size, stride * stride, 2 * ROWS * stride, at->blocks,
+                                at->blocks, at->blocks, 2 * square};
+    const int count = sizeof sizes / sizeof *sizes;
+    Py_ssize_t total = 0;
+    for (int k = 0; k < count; k++)
+        total += sizes[k];
+    double *next = *numbers = calloc(total, sizeof *next);
+    at->gram = malloc(at->blocks * square * sizeof *at->gram);
+    at->rows = malloc(2 * at->blocks * sizeof *at->rows);
+    if (next == NULL || at->gram == NULL || at->rows == NULL)
+        return 0;
+    for (int k = 0; k < count; next += sizes[k++])
+        *parts[k] = next;
+    return 1;
+}
+
+/* Arrays of Python ----------------------------------------------------------------------------- */
+
+enum { START, COLUMN, VALUE, PLACE, Y, WEIGHT, LIMIT, F, Z, B, ARRAYS };
+
+/* Entries of X whose columns have a place among those of `to`: 0 where memory is short, -1 where
+   entries are not within their rows, or columns. */
+static int choose(Py_ssize_t entries, Py_ssize_t width, Py_buffer *views, Columns *to)
+{
+    const int32_t *start = views[START].buf, *column = views[COLUMN].buf, *place = views[PLACE].buf;
+    const double *value = views[VALUE].buf;
+    int32_t n = 0;
+    to->start = malloc((to->N + 1) * sizeof *to->start);
+    to->column = malloc((entries + 1) * sizeof *to->column);
+    to->value = malloc((entries + 1) * sizeof *to->value);
+    if (to->start == NULL || to->column == NULL || to->value == NULL)
+        return 0;
+    int sound = start[0] == 0 && start[to->N] == entries;
+    for (Py_ssize_t j = 0; j < width; j++)
+        sound &= place[j] < to->p;
+    for (Py_ssize_t i = 0; i < to->N && sound; i++) {
+        sound = start[i] <= start[i + 1] && start[i + 1] <= entries;
+        to->start[i] = n;
+        for (int32_t l = start[i]; l < start[i + 1] && sound; l++) {
+            sound = column[l] >= 0 && column[l] < width;
+            const int32_t here = sound ? place[column[l]] : -1;
+            to->column[n] = here, to->value[n] = value[l];
+            n += here >= 0;
+        }
+    }
+    to->start[to->N] = n;
+    return sound ? 1 : -1;
+}
+
+PyObject *minimise_curved(PyObject *self, PyObject *args)
+{
+    PyObject *given[ARRAYS];
+    Py_ssize_t entries, width;
+    Columns X = {0};
+    Newton at = {&X};
+    double goal, left = NAN;
+    if (!PyArg_ParseTuple(args, "(nnnnnnn)OOOOOOOOOOpd", &X.N, &X.n, &X.d, &at.c, &at.blocks,
+                          &entries, &width, given, given + 1, given + 2, given + 3, given + 4,
+                          given + 5, given + 6, given + 7, given + 8, given + 9, &at.intercept,
+                          &goal))
+        return NULL;
+    if (X.N < 1 || X.n < 1 || X.d < 1 || at.c < 1 || entries > INT32_MAX ||
+        (at.blocks != X.n && at.blocks != X.n * at.c))
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    X.p = X.n * X.d;
+    at.pairs = at.c * (at.c + 1) / 2, at.size = X.p * at.c, at.width = at.size / at.blocks;
+    const int dense = entries < 0;
+    const Py_ssize_t sizes[ARRAYS] = {
+        dense ? 0 : X.N + 1, dense ? 0 : entries, dense ? X.N * X.p : entries, dense ? 0 : width,
+        at.c * X.N, X.N, at.blocks, at.c * X.N, at.size, at.c};
+    Py_buffer views[ARRAYS];
+    double *numbers = NULL;
+    int n_views = 0, done = -1, sound = 1;
+    for (; n_views < ARRAYS; n_views++)
+        if (!get(given[n_views], views + n_views, "iididddddd"[n_views], sizes[n_views],
+                 n_views >= F))
+            goto end;
+    X.A = dense ? views[VALUE].buf : NULL;
+    at.y = views[Y].buf, at.a = views[WEIGHT].buf, at.limit = views[LIMIT].buf;
+    at.f = views[F].buf, at.Z = views[Z].buf;
+    sound = dense ? 1 : choose(entries, width, views, &X);
+    if (sound > 0 && reserve(&at, &numbers)) {
+        Py_BEGIN_ALLOW_THREADS
+        done = iterate(&at, goal, views[B].buf, &left);
+        Py_END_ALLOW_THREADS
+    }
+    free(numbers);
+    free(at.gram);
+    free(at.rows);
+    free(X.start);
+    free(X.column);
+    free(X.value);
+    if (sound < 0)
+        PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
+    else if (done < 0)
+        PyErr_NoMemory();
+end:
+    while (n_views > 0)
+        PyBuffer_Release(views + --n_views);
+    if (PyErr_Occurred())
+        return NULL;
+    return Py_BuildValue("id", done, left);
+}
