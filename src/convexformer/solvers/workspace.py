@@ -224,6 +224,16 @@ class Grams:
             return self._Q.copy()
         return self._Q[np.ix_(index, index)]
 
+    def equations(self, groups: Groups, target: Array) -> tuple[Array, Array]:
+        """The block of `groups`, the first ones, if not too precise; and ``A' diag(w) target``."""
+        self._forget()
+        p = len(groups) * self.design.dim
+        self._precise = self.design.n_samples * p * p < LARGE_GRAM
+        dtype = np.float64 if self._precise else np.float32
+        self._Q, q = self.design.normal_equations(groups, self.weight, self.center, target, dtype)
+        self._position = {k: place for place, k in enumerate(groups.tolist())}
+        return self._Q.copy(), q
+
     def _grow(self, new: Groups, precise: bool) -> None:
         old = np.array(list(self._position), dtype=np.intp)
         p, q = len(old) * self.design.dim, len(new) * self.design.dim
