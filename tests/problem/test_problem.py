@@ -311,5 +311,5 @@ def test_noise_is_judged_of_the_foremost_tokens_where_all_are_too_many(monkeypat
     expected = Problem(TokenDesign(X), Squared(), Token(), y).beta_max
     X[:, 0, 0] = 1.7e12
     problem = Problem(TokenDesign(X), Squared(), Token(), y)
-    assert len(foremost(problem.design, problem.penalty, problem._null)) < 10
+    assert len(foremost(problem.design, problem.penalty, problem.null_direction)) < 10
     assert problem.beta_max >= 0.99 * expected

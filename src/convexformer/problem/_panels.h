@@ -39,8 +39,7 @@ VECTORISED static void NAMED(pack)(const Columns *of, Py_ssize_t first, Py_ssize
         const double *x = of->x + (first + i) * of->width, root = of->root[first + i];
         for (const Piece *piece = of->pieces; piece->size; piece++) {
             const double *from = x + piece->from, *center = of->center + piece->at;
-            const Py_ssize_t panel = piece->at / PANEL * PANEL;
-            NUMBER *to = panels + panel * BLOCK + i * PANEL + piece->at - panel;
+            NUMBER *to = panels + piece->to + i * PANEL;
             if (piece->size == PANEL)
 #pragma omp simd
                 for (int j = 0; j < PANEL; j++)
@@ -59,7 +58,7 @@ VECTORISED static void NAMED(pack)(const Columns *of, Py_ssize_t first, Py_ssize
 static int NAMED(multiply)(const Columns *of, Py_ssize_t rows, Py_ssize_t own, double *q, double *b)
 {
     const Py_ssize_t padded = (of->p + PANEL - 1) / PANEL * PANEL;
-    NUMBER *beside = calloc((1 + padded) * BLOCK, sizeof *beside), *panels = beside + BLOCK;
+    NUMBER *beside = calloc(BLOCK + padded * PITCH, sizeof *beside), *panels = beside + BLOCK;
     if (beside == NULL)
         return 0;
     for (Py_ssize_t first = 0; first < rows; first += BLOCK) {
@@ -68,9 +67,9 @@ static int NAMED(multiply)(const Columns *of, Py_ssize_t rows, Py_ssize_t own, d
         for (Py_ssize_t j = 0; j < own; j += TILE) {
             const Py_ssize_t panel = j / PANEL * PANEL;
             if (j == panel)
-                NAMED(add_beside)(some, beside, panels + j * BLOCK, b + j);
+                NAMED(add_beside)(some, beside, panels + j * PITCH, b + j);
             for (Py_ssize_t l = panel; l < padded; l += PANEL) /* half of what is symmetric */
-                NAMED(add_tile)(some, panels + panel * BLOCK + j % PANEL, panels + l * BLOCK,
+                NAMED(add_tile)(some, panels + panel * PITCH + j % PANEL, panels + l * PITCH,
                                 q + j * padded + l, padded);
         }
     }

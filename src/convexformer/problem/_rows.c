@@ -63,10 +63,12 @@ VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p, int
 enum { FROM, GROUP, CENTER, ROOT, BESIDE, PRODUCTS, WITH_BESIDE, MULTIPLIED };
 
 #define BLOCK 128 /* rows whose products are summed in the precision of numbers */
+#define PITCH (BLOCK + 1) /* rows from one panel to the next, which take other places in cache */
 #define TILE 4    /* columns of one panel that are multiplied with another at a time */
 
 typedef struct {
     Py_ssize_t from, at; /* column of X, and of those that are multiplied */
+    Py_ssize_t to;       /* place in panels */
     Py_ssize_t size;     /* 0 after the last */
 } Piece;
 
@@ -87,10 +89,11 @@ static Piece *cut(const int32_t *group, Py_ssize_t n, Py_ssize_t d, Py_ssize_t p
         return NULL;
     for (Py_ssize_t k = 0; k < n; k++)
         for (Py_ssize_t j = 0; j < d; j += piece++->size) {
-            const Py_ssize_t room = panel - (k * d + j) % panel;
-            *piece = (Piece){group[k] * d + j, k * d + j, d - j < room ? d - j : room};
+            const Py_ssize_t at = k * d + j, off = at % panel, room = panel - off;
+            *piece = (Piece){group[k] * d + j, at, (at - off) * PITCH + off,
+                             d - j < room ? d - j : room};
         }
-    *piece = (Piece){0, 0, 0};
+    *piece = (Piece){0, 0, 0, 0};
     return pieces;
 }
 

@@ -161,7 +161,7 @@ class Problem(WeightedLoss):
 
     def _copy(self) -> Problem:
         other = copy(self)
-        null = ("null_intercept", "null_scores", "_null", "beta_max")
+        null = ("null_intercept", "null_scores", "null_direction", "beta_max")
         for name in (*null, "_bounds", "as_logistic"):
             other.__dict__.pop(name, None)
         other._forget()
@@ -184,16 +184,32 @@ class Problem(WeightedLoss):
         if kept is not None and same(kept[0], Z):
             return kept[1]
         lift = self._lift(Z)
-        if self.loss.quadratic and self.n_outputs == 1 and self.design.follows:
+        if self.follows:
             F, *self._followed = self.design.follow(Z, self.Y + lift, self.weight)
         else:
             groups = np.flatnonzero(Z.any(axis=(1, 2)))
             everything = self.design.prefers_all(groups)
             F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
-        S = F - lift
+        return self._keep_scores(Z, F - lift)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a point's scores and dual point come in one pass over X."""
+        return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
+
+    def _keep_scores(self, Z: Array, S: Array) -> Array:
         S.flags.writeable = False
         self._scored = (lasting(Z), S) if Z.size + S.size < MOST_KEPT else None
         return S
+
+    def follow(self, Z: Array) -> None:
+        """Find out in one pass over X what the certificate of `Z` takes, `beta_max` included."""
+        V, lift = self.null_direction, self._lift(Z)
+        F, left, M = self.design.follow(Z, self.Y + lift, self.weight, V)
+        self._followed = [left, M[:, :, :1]]
+        self._keep_scores(Z, F - lift)
+        M = np.ascontiguousarray(M[:, :, 1:])
+        self.beta_max = self._largest(V, M, self.penalty.dual_norms(M))
 
     def _followed_correlations(self, V: Array) -> Array | None:
         """Correlations of `V`, if it is what the last scores left, less the intercept's part.
@@ -253,7 +269,8 @@ class Problem(WeightedLoss):
         return F
 
     @cached_property
-    def _null(self) -> Array:
+    def null_direction(self) -> Array:
+        """What the model without tokens leaves, weighted and balanced: ``(N, c)``."""
         return self.balanced(*self._expand(self.null_scores)[1:])[0]
 
     @cached_property
@@ -271,9 +288,18 @@ class Problem(WeightedLoss):
             groups = foremost(self.design, self.penalty, V)
             M = self.design.correlate(V, groups)
             norms = self.penalty.of(groups).dual_norms(M)
+        return self._largest(V, M, norms, groups)
+
+    def _largest(self, V: Array, M: Array, norms: Array, groups: Groups | None = None) -> float:
+        """The largest norm of the correlations `M` of `V`; 0 where these are rounding."""
         if self.design.is_noise(M, V, groups):
             return 0.0
         return check_range(float(np.max(norms, initial=0.0)))
+
+    @property
+    def knows_beta_max(self) -> bool:
+        """Whether `beta_max` takes no more pass over X."""
+        return "beta_max" in self.__dict__
 
     def dual_point(self, F: Array) -> DualPoint:
         """The dual point of inner scores `F`, repaired into the conjugate's domain.
@@ -328,7 +354,7 @@ class Problem(WeightedLoss):
         lower, upper = self._bounds
         free = self.weight > 0
         around_zero = np.all(lower[free] < 0) and np.all(upper[free] > 0)
-        inside = np.zeros_like(V) if around_zero else np.clip(self._null, lower, upper)
+        inside = np.zeros_like(V) if around_zero else np.clip(self.null_direction, lower, upper)
         move = V - inside
         room = np.where(move > 0, upper - inside, inside - lower)
         ratio = np.divide(room, np.abs(move), out=np.ones_like(V), where=move != 0)

@@ -25,7 +25,7 @@ if COMPILED:
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
 FAR_BYTES, NARROW = 1 << 24, 768  # of X, that stay in no cache; columns of a row that do
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
-PANEL = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
+PANEL: dict[type, int] = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
 FITTING = (1e-12, 1e12)  # mean squares that float32 has room for
 
 
@@ -146,7 +146,7 @@ class TokenDesign(Design):
         dtype: type,
         target: Array | None = None,
     ) -> tuple[Array, Array] | None:
-        """``B' diag(w) A`` and ``B' diag(w) target``, A columns of `groups`, B of the first of them.
+        """``B' diag(w) A`` and ``B' diag(w) target``, A of `groups`, B of the first of these.
 
         Of a few columns, that are not gathered first; None of many, or where squares do not fit.
         """

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Certificate, Problem
-from . import batched, descent, newton, proximal, shared, sweeps
+from . import batched, descent, early, newton, proximal, shared, sweeps
 from .solution import Callback, Clock, Iterate, Solution
 from .workspace import Workspace
 
@@ -77,6 +77,10 @@ def _solve(
         raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}.")
     if init is not None and init.Z.shape != problem.shape:
         raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
+    if method == "auto" and init is None and not clock.expired and early.fits(problem):
+        init = early.solve(problem, beta, tol, clock, work)
+        if init is not None and init.converged and beta < problem.beta_max:
+            return init
     if method == "auto" and shared.fits(problem) and beta < problem.beta_max:
         init = shared.solve(problem, beta, tol, clock, init, work)
         if init.converged or clock.expired:

@@ -29,7 +29,7 @@ MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 SHORTEST = 512  # columns of a run, on average, that are worth reading by themselves
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
-LARGE_GRAM = 1e8  # and a float32 Gram matrix
+LARGE_GRAM = 3e7  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 STALE = 0.3  # relative change of eta that an update makes up for
 
@@ -226,6 +226,16 @@ class Grams:
         first = self.design.dim * np.array([self._position[k] for k in groups.tolist()])
         index = (first[:, None] + np.arange(self.design.dim)).ravel()
         return self._Q[np.ix_(index, index)]
+
+    def equations(self, groups: Groups, target: Array) -> tuple[Array, Array]:
+        """The block of `groups`, the first ones, if not too precise; and ``A' diag(w) target``."""
+        self._forget()
+        p = len(groups) * self.design.dim
+        self._precise = self.design.n_samples * p * p < LARGE_GRAM
+        dtype = np.float64 if self._precise else np.float32
+        self._Q, q = self.design.normal_equations(groups, self.weight, self.center, target, dtype)
+        self._position = {k: place for place, k in enumerate(groups.tolist())}
+        return self._Q.copy(), q
 
     def _grow(self, new: Groups, precise: bool) -> None:
         old = np.array(list(self._position), dtype=np.intp)

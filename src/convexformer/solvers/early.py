@@ -1,0 +1,77 @@
+"""A start from what some samples tell, where a pass over X takes long.
+
+Which tokens are wanted first shows in the correlations of a part of the samples. The Gram matrix of
+these tokens, read by themselves, leads to a point, and one pass over X then does for all: scores,
+their dual point, and the largest correlation of the targets, that a certificate is due to report.
+Tokens that were missed show in it, and the solve goes on from there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import DualPoint, Problem
+from . import descent, sweeps
+from .solution import Clock, Iterate, Solution
+from .workspace import Workspace
+
+Array = NDArray[np.float64]
+
+PART, BLOCKS = 1 / 8, 8  # of the samples, and blocks of them that are spread over all
+
+
+def fits(problem: Problem) -> bool:
+    """Whether a pass over X is worth saving, and none has been made."""
+    return problem.follows and not problem.knows_beta_max and sweeps.suit(problem)
+
+
+def solve(
+    problem: Problem, beta: float, tol: float, clock: Clock, work: Workspace
+) -> Solution | None:
+    """The optimum for the tokens that seem to be wanted; None where these are none, or too many."""
+    at = Iterate.start(problem, None, beta)
+    V = problem.null_direction
+    norms = _expected_norms(problem, V)
+    M = np.zeros(problem.shape)
+    groups, _ = descent._working_groups(problem, beta, at.Z, DualPoint(V, M, norms), True)
+    if len(groups) == 0 or not descent._gram_is_quick(problem, len(groups), True):
+        return None
+    clock.n_iter += 1
+    Q, q = work.grams.equations(groups, problem.unweighted(V)[:, 0])
+    M[groups] = q.reshape(len(groups), -1, 1)
+    norms = problem.penalty.dual_norms(M)
+    tokens = sweeps.from_gram(Q, problem.design.dim)
+    point = DualPoint(V, M, norms)
+    found = sweeps.Sweeps(problem, beta, at, point, groups, at.loss, tokens, False)
+    goal = 0.9 * descent.BELOW * tol
+    if not found.run(max(goal, descent.SWEPT * float(norms.max()) / beta), goal, clock):
+        return None
+    Z = at.Z
+    Z[groups] = found.best
+    problem.follow(Z)
+    b = problem.outer_intercept(Z, problem.best_intercept(problem.scores(Z), at.b))
+    certificate = problem.certificate(Z, b, beta)
+    clock.record(certificate.relative_gap, Z)
+    return Solution(Z, b, certificate, certificate.relative_gap <= tol, clock.n_iter, clock.trace)
+
+
+def _expected_norms(problem: Problem, V: Array) -> Array:
+    """Dual norms of the correlations of `V` with all samples, ``(groups, 1)``, expected from some.
+
+    Correlations of m samples have the square :math:`m^2 s^2 + m t`, by what samples have in common
+    and by chance; blocks share only the former, hence tell them apart.
+    """
+    X, N = problem.design.float64, problem.design.n_samples
+    assert X is not None  # or there was no pass to be saved
+    step = N // BLOCKS
+    size = max(1, int(PART * step))
+    some = [slice(start, start + size) for start in range(0, BLOCKS * step, step)]
+    M = np.stack([V[rows, 0] @ X[rows] for rows in some]).reshape(BLOCKS, *problem.shape[:2])
+    if problem.center is not None:
+        M -= np.array([V[rows].sum() for rows in some])[:, None, None] * problem.center
+    whole, parts = np.sum(M.sum(axis=0) ** 2, axis=1), np.sum(M**2, axis=(0, 2))
+    common = np.clip((whole - parts) * BLOCKS / (BLOCKS - 1), 0.0, whole)
+    more = N / (BLOCKS * size)
+    norms = np.sqrt(more**2 * common + more * (whole - common))
+    return norms[:, None] / problem.penalty.column(len(norms))
