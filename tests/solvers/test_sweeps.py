@@ -221,16 +221,31 @@ def test_rows_become_columns():
     rng = np.random.default_rng(0)
     X, groups = rng.normal(size=(45, 36)), np.array([4, 0, 3, 11], dtype=np.int32)
     A, shape = np.zeros((4, 3, 60), dtype=np.float32), (45, 36, 4, 3, 8, 60)
-    sweeps.transpose(X, groups, A, shape)
+    center, factor, root = rng.normal(size=(4, 3)), 1.0 + np.arange(4), rng.uniform(size=45)
+    given = (X, groups, center, factor, root, A)
+    sweeps.transpose(*given, shape)
     expected = np.zeros_like(A)
-    cycle_numpy.transpose(X, groups, expected, shape)
-    assert np.array_equal(A, expected)
-    assert np.array_equal(A[1, :, 8:53], X[:, :3].T.astype(np.float32))
+    cycle_numpy.transpose(*given[:5], expected, shape)
+    np.testing.assert_allclose(A, expected, rtol=1e-6)
+    np.testing.assert_allclose(A[1, :, 8:53], 2 * root * (X[:, :3] - center[1]).T, rtol=1e-6)
+    assert not A[:, :, :8].any() and not A[:, :, 53:].any()
     for j, wrong in ((0, 44), (1, 35), (2, 3), (3, 4), (4, 16), (4, -1), (5, 59)):
         with pytest.raises(ValueError, match=r"expected|within"):
-            sweeps.transpose(X, groups, A, (*shape[:j], wrong, *shape[j + 1 :]))
-    with pytest.raises(ValueError, match="within"):
-        sweeps.transpose(X, groups + np.int32(1), A, shape)
+            sweeps.transpose(*given, (*shape[:j], wrong, *shape[j + 1 :]))
+    for wrong in (groups + np.int32(1), groups - np.int32(1)):
+        with pytest.raises(ValueError, match="within"):
+            sweeps.transpose(X, wrong, *given[2:], shape)
+
+
+@pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+@pytest.mark.parametrize("shape", [(150, 7, 13), (64, 3, 32), (1, 90, 1)])
+def test_many_rows_become_columns(shape):
+    X = np.random.default_rng(0).normal(size=shape)
+    (N, n, d), groups = shape, np.arange(shape[1] - 1, -1, -1, dtype=np.int32)
+    A = np.empty((n, d, N), dtype=np.float32)
+    given = (X, groups, np.zeros((n, d)), np.ones(n), np.ones(N), A, (N, n * d, n, d, 0, N))
+    sweeps.transpose(*given)
+    assert np.array_equal(A, X[:, ::-1].transpose(1, 2, 0).astype(np.float32))
 
 
 def quadratic(p=24, d=4, seed=0, rank=None):

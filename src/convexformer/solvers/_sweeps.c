@@ -20,7 +20,10 @@
 #define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
 #define SOME 1024   /* products that are summed in float32 */
-#define ROWS 8      /* that are transposed at a time */
+#define NEAR 32768  /* floats of a token that are read again from cache, */
+#define SHORTEST 64 /* and samples of it */
+#define ROWS 64     /* that are transposed at a time */
+#define COLUMNS 32  /* and columns: both sides of a tile stay in cache, and in few pages */
 
 typedef struct {
     Py_ssize_t n, d, c, N;
@@ -163,29 +166,41 @@ VECTORISED static void subtract_double(const Round *at, Py_ssize_t c, const doub
     }
 }
 
-VECTORISED static void subtract_float(const Round *at, Py_ssize_t c, const float *A,
-                                      const double *move, double *e)
+/* The same of `some` samples, for one output, whose e and columns of A begin there. */
+VECTORISED static void subtract_some(const Round *at, Py_ssize_t some, const float *A,
+                                     const double *move, double *e)
 {
     const Py_ssize_t N = at->N, d = at->d;
-    for (Py_ssize_t l = 0; l < c; l++, e += N, move += d) {
-        Py_ssize_t j = 0;
-        for (; j + 8 <= d; j += 8) {
-            const float *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
-            const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
-            const double *m = move + j;
-            const float m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
-            const float m4 = m[4], m5 = m[5], m6 = m[6], m7 = m[7];
+    Py_ssize_t j = 0;
+    for (; j + 8 <= d; j += 8) {
+        const float *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
+        const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
+        const double *m = move + j;
+        const float m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
+        const float m4 = m[4], m5 = m[5], m6 = m[6], m7 = m[7];
 #pragma omp simd
-            for (Py_ssize_t i = 0; i < N; i++)
-                e[i] -= ((m0 * a0[i] + m1 * a1[i]) + (m2 * a2[i] + m3 * a3[i])) +
-                        ((m4 * a4[i] + m5 * a5[i]) + (m6 * a6[i] + m7 * a7[i]));
-        }
-        for (; j < d; j++) {
-            const float *a = A + j * N, m = move[j];
+        for (Py_ssize_t i = 0; i < some; i++)
+            e[i] -= ((m0 * a0[i] + m1 * a1[i]) + (m2 * a2[i] + m3 * a3[i])) +
+                    ((m4 * a4[i] + m5 * a5[i]) + (m6 * a6[i] + m7 * a7[i]));
+    }
+    for (; j < d; j++) {
+        const float *a = A + j * N, m = move[j];
 #pragma omp simd
-            for (Py_ssize_t i = 0; i < N; i++)
-                e[i] -= m * a[i];
-        }
+        for (Py_ssize_t i = 0; i < some; i++)
+            e[i] -= m * a[i];
+    }
+}
+
+/* By as many samples as let outputs find the token in cache. */
+static void subtract_float(const Round *at, Py_ssize_t c, const float *A, const double *move,
+                           double *e)
+{
+    const Py_ssize_t N = at->N, d = at->d, step = c == 1 ? N : NEAR / d + SHORTEST;
+    for (Py_ssize_t first = 0; first < N; first += step) {
+        const Py_ssize_t some = N - first < step ? N - first : step;
+        for (Py_ssize_t l = 0; l < c; l++)
+            if (is_used(d, move + l * d))
+                subtract_some(at, some, A + first, move + l * d, e + l * N + first);
     }
 }
 
@@ -562,39 +577,76 @@ end:
     return Py_BuildValue("dd", value, gap);
 }
 
-/* A[:, first : first + rows] = the columns of n groups of X (rows, width), transposed, by tiles that
-   stay in cache. */
-static void transpose_groups(const double *X, const int32_t *group, float *A, Py_ssize_t rows,
-                             Py_ssize_t width, Py_ssize_t n, Py_ssize_t d, Py_ssize_t N)
+typedef struct {
+    Py_ssize_t rows, width, n, d, first, N;
+    const double *X;      /* (rows, width) */
+    const int32_t *group; /* (n,) */
+    const double *center; /* (n, d) */
+    const double *factor; /* (n,) */
+    const double *root;   /* (rows,) */
+    float *A;             /* (n, d, N) */
+} Transpose;
+
+/* A[k, j, first + i] = factor[k] root[i] (X[i, group[k] d + j] - center[k, j]), by tiles. */
+VECTORISED static void transpose_groups(const Transpose *at)
 {
-    for (Py_ssize_t i = 0; i < rows; i += ROWS)
-        for (Py_ssize_t k = 0; k < n; k++)
-            for (Py_ssize_t j = 0; j < d; j++)
-                for (Py_ssize_t l = i; l < rows && l < i + ROWS; l++)
-                    A[(k * d + j) * N + l] = (float)X[l * width + group[k] * d + j];
+    const Py_ssize_t d = at->d, all = at->n * d;
+    float rows[ROWS][COLUMNS];
+    for (Py_ssize_t i = 0; i < at->rows; i += ROWS) {
+        const Py_ssize_t some = at->rows - i < ROWS ? at->rows - i : ROWS;
+        for (Py_ssize_t j = 0; j < all; j += COLUMNS) {
+            const Py_ssize_t few = all - j < COLUMNS ? all - j : COLUMNS;
+            Py_ssize_t m = 0;
+            while (m < few) { /* what a token has of these columns lies together */
+                const Py_ssize_t k = (j + m) / d, end = (k + 1) * d - j < few ? (k + 1) * d - j : few;
+                const Py_ssize_t from = (at->group[k] - k) * d + j;
+                const double *center = at->center + j;
+                for (Py_ssize_t l = 0; l < some; l++) {
+                    const double *x = at->X + (i + l) * at->width;
+                    const double factor = at->factor[k] * at->root[i + l];
+#pragma omp simd
+                    for (Py_ssize_t o = m; o < end; o++)
+                        rows[l][o] = (float)((x[from + o] - center[o]) * factor);
+                }
+                m = end;
+            }
+            for (m = 0; m < few; m++)
+                for (Py_ssize_t l = 0; l < some; l++)
+                    at->A[(j + m) * at->N + at->first + i + l] = rows[l][m];
+        }
+    }
 }
 
 static PyObject *transpose(PyObject *self, PyObject *args)
 {
-    PyObject *given[3];
-    Py_ssize_t rows, width, n, d, first, N;
-    Py_buffer views[3];
+    enum { GIVEN = 6 };
+    PyObject *given[GIVEN];
+    Py_buffer views[GIVEN];
+    Transpose at;
     int n_views = 0, sound = 1;
-    if (!PyArg_ParseTuple(args, "OOO(nnnnnn)", given, given + 1, given + 2, &rows, &width, &n, &d,
-                          &first, &N))
+    if (!PyArg_ParseTuple(args, "OOOOOO(nnnnnn)", given, given + 1, given + 2, given + 3, given + 4,
+                          given + 5, &at.rows, &at.width, &at.n, &at.d, &at.first, &at.N))
         return NULL;
-    if (rows < 0 || width < 0 || n < 0 || d < 1 || first < 0 || first + rows > N)
+    if (at.rows < 0 || at.width < 0 || at.n < 0 || at.d < 1 || at.first < 0 ||
+        at.rows > at.N - at.first)
         return PyErr_Format(PyExc_ValueError, "Rows must be within the array.");
-    const Py_ssize_t sizes[3] = {rows * width, n, n * d * N};
-    for (; n_views < 3; n_views++)
-        if (!get(given[n_views], views + n_views, "dif"[n_views], sizes[n_views], n_views == 2))
+    if ((double)at.n * at.d * at.N > PY_SSIZE_T_MAX / 8.0 ||
+        (double)at.rows * at.width > PY_SSIZE_T_MAX / 8.0)
+        return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
+    const Py_ssize_t sizes[GIVEN] = {at.rows * at.width, at.n,    at.n * at.d,
+                                     at.n,               at.rows, at.n * at.d * at.N};
+    for (; n_views < GIVEN; n_views++)
+        if (!get(given[n_views], views + n_views, "didddf"[n_views], sizes[n_views], n_views == 5))
             goto end;
-    const int32_t *group = views[1].buf;
-    for (Py_ssize_t k = 0; k < n; k++)
-        sound &= group[k] >= 0 && (group[k] + 1) * d <= width;
-    if (sound)
-        transpose_groups(views[0].buf, group, (float *)views[2].buf + first, rows, width, n, d, N);
-    else
+    at.X = views[0].buf, at.group = views[1].buf, at.center = views[2].buf;
+    at.factor = views[3].buf, at.root = views[4].buf, at.A = views[5].buf;
+    for (Py_ssize_t k = 0; k < at.n; k++)
+        sound &= at.group[k] >= 0 && at.group[k] < at.width / at.d;
+    if (sound) {
+        Py_BEGIN_ALLOW_THREADS
+        transpose_groups(&at);
+        Py_END_ALLOW_THREADS
+    } else
         PyErr_SetString(PyExc_ValueError, "Groups must be within the rows.");
 end:
     while (n_views > 0)
@@ -610,8 +662,9 @@ static PyMethodDef methods[] = {
      "-> (value, gap)\n\n"
      "Some sweeps over the tokens, Anderson's extrapolation, and the gap; square, Z, M in place."},
     {"transpose", transpose, METH_VARARGS,
-     "transpose(X, groups, A, (rows, width, n, d, first, N))\n\n"
-     "Columns of n groups of d, as rows of A, from `first` on; float64 becomes float32."},
+     "transpose(X, groups, center, factor, root, A, (rows, width, n, d, first, N))\n\n"
+     "Columns of n groups of d less their center, times a factor of each and the root of weights,\n"
+     "as rows of A, from `first` on; float64 becomes float32."},
     {NULL, NULL, 0, NULL},
 };
 

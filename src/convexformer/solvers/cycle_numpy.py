@@ -149,12 +149,20 @@ def _norms(Z: Array) -> Array:
 
 
 def transpose(
-    X: Array, groups: NDArray[np.int32], A: Floats, shape: tuple[int, int, int, int, int, int]
+    X: Array,
+    groups: NDArray[np.int32],
+    center: Array,
+    factor: Array,
+    root: Array,
+    A: Floats,
+    shape: tuple[int, int, int, int, int, int],
 ) -> None:
     """Some groups of the columns of `X` ``(rows, width)`` as rows of `A` ``(n, d, N)``.
 
-    From `first` on; the `shape` is ``(rows, width, n, d, first, N)``.
+    From `first` on, less their `center` ``(n, d)``, times a `factor` ``(n,)`` of each and the
+    `root` ``(rows,)`` of samples' weights; the `shape` is ``(rows, width, n, d, first, N)``.
     """
     rows, _, n, d, first, _ = shape
-    chosen = X.reshape(rows, -1, d)[:, groups].reshape(rows, n * d)
-    A.reshape(n * d, -1)[:, first : first + rows] = chosen.T
+    chosen = X.reshape(rows, -1, d)[:, groups] - center
+    chosen *= root[:, None, None] * factor[:, None]
+    A.reshape(n * d, -1)[:, first : first + rows] = chosen.reshape(rows, n * d).T
