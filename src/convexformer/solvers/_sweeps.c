@@ -35,6 +35,7 @@ typedef struct {
     const double *limit;  /* (n,) */
     double *square;       /* (c / part,): of v */
     double *Z, *M;        /* (n, c, d) */
+    Py_ssize_t *live;     /* (c / part,): where parts begin that a visit looks at */
 } Round;
 
 static double norm(Py_ssize_t size, const double *z)
@@ -130,11 +131,11 @@ VECTORISED static void to_floats(Py_ssize_t size, const double *x, float *floats
         floats[i] = (float)x[i];
 }
 
-/* r[l, j] = the change of correlations of token k with e, which is also there in floats. */
-static void correlate(const Round *at, Py_ssize_t k, const double *e, const float *floats,
-                      double *r)
+/* r[l, j] = the change of correlations of token k with c of e, or, in samples, of its floats. */
+static void correlate(const Round *at, Py_ssize_t k, Py_ssize_t c, const double *e,
+                      const float *floats, double *r)
 {
-    const Py_ssize_t N = at->N, d = at->d, c = at->c;
+    const Py_ssize_t N = at->N, d = at->d;
     if (!at->in_samples)
         for (Py_ssize_t l = 0; l < c; l++)
             memcpy(r + l * d, e + l * N + k * d, d * sizeof *r);
@@ -275,25 +276,34 @@ static int may_move(const Round *at, Py_ssize_t k, int new, const double *z, con
     return is_used(size, z) || (new && norm(size, M) > at->limit[k]);
 }
 
-/* Move token k to its best, nearly, in every part where it is used, or may be if it is `new`. */
+/* Move token k to its best, nearly, in every part where it is used, or may be if it is `new`;
+   other parts are not looked at. */
 static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scratch, float *floats)
 {
-    const Py_ssize_t one = at->d * at->c, size = at->d * at->part;
+    const Py_ssize_t one = at->d * at->c, size = at->d * at->part, length = at->part * at->N;
     double *z = at->Z + k * one, *M = at->M + k * one, *r = scratch, *move = r + one;
-    int live = 0, moves = 0;
-    for (Py_ssize_t j = 0; j < one && !live; j += size)
-        live = may_move(at, k, new, z + j, M + j);
-    if (!live)
+    Py_ssize_t live = 0;
+    int moves = 0;
+    for (Py_ssize_t j = 0; j < one; j += size) {
+        if (!may_move(at, k, new, z + j, M + j))
+            continue;
+        if (at->in_samples)
+            to_floats(length, e + j / size * length, floats + live * length);
+        else
+            correlate(at, k, at->part, e + j / size * length, NULL, r + live * size);
+        at->live[live++] = j;
+    }
+    if (live == 0)
         return;
     if (at->in_samples)
-        to_floats(at->c * at->N, e, floats);
-    correlate(at, k, e, floats, r);
-    for (Py_ssize_t j = 0; j < one; j++)
-        r[j] += M[j];
+        correlate(at, k, live * at->part, NULL, floats, r);
     memset(move, 0, one * sizeof *move);
-    for (Py_ssize_t j = 0; j < one; j += size)
-        if (may_move(at, k, new, z + j, M + j))
-            moves |= best_move(at, k, z + j, r + j, move + j, move + one, floats);
+    for (Py_ssize_t p = 0; p < live; p++, r += size) {
+        const Py_ssize_t j = at->live[p];
+        for (Py_ssize_t i = 0; i < size; i++)
+            r[i] += M[j + i];
+        moves |= best_move(at, k, z + j, r, move + j, move + one, floats);
+    }
     if (!moves)
         return;
     for (Py_ssize_t j = 0; j < one; j++)
@@ -422,7 +432,7 @@ static void update(const Round *at, const double *before, const double *e, doubl
     if (at->in_samples)
         to_floats(at->c * at->N, e, floats);
     for (Py_ssize_t k = 0; k < at->n; k++) {
-        correlate(at, k, e, floats, scratch);
+        correlate(at, k, at->c, e, floats, scratch);
         for (Py_ssize_t j = 0; j < one; j++) {
             const double move = at->Z[k * one + j] - before[k * one + j];
             double *M = at->M + k * one + j;
@@ -455,14 +465,16 @@ static void measure(const Round *at, Py_ssize_t first, double *value, double *ga
 }
 
 /* Some sweeps, extrapolations, and where they lead; 0 where memory is short. */
-static int run(const Round *at, double *value, double *gap)
+static int run(Round *at, double *value, double *gap)
 {
     const Py_ssize_t one = at->d * at->c, all = at->n * one, length = at->c * at->N;
     double *Zs = calloc((SWEEPS + 2) * all, sizeof *Zs);
     double *es = calloc((SWEEPS + 2) * length, sizeof *es);
     double *scratch = malloc(3 * one * sizeof *scratch);
     float *floats = malloc((length > one ? length : one) * sizeof *floats);
-    const int enough = Zs != NULL && es != NULL && scratch != NULL && floats != NULL;
+    at->live = malloc(at->c / at->part * sizeof *at->live);
+    const int enough = Zs != NULL && es != NULL && scratch != NULL && floats != NULL &&
+                       at->live != NULL;
     if (enough) {
         memcpy(Zs, at->Z, all * sizeof *Zs);
         for (int s = 1; s <= SWEEPS; s++) {
@@ -484,6 +496,7 @@ static int run(const Round *at, double *value, double *gap)
     free(es);
     free(scratch);
     free(floats);
+    free(at->live);
     return enough;
 }
 
