@@ -200,12 +200,20 @@ def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
     one, other = (state(**size, in_samples=in_samples)[0] for _ in range(2))
     for at in (one, other):  # a token that some outputs use
         at[6][1:2, ::2] = 0.0
-    for _ in range(3):
-        found, expected = sweeps.cycle(*one), cycle_numpy.cycle(*other)
+    for count in (5, 5, 2):
+        found, expected = sweeps.cycle(*one, count), cycle_numpy.cycle(*other, count)
         assert found[0] == pytest.approx(expected[0], rel=1e-6)
         assert found[1] == pytest.approx(expected[1], rel=1e-2, abs=1e-5 * expected[0])
     for here, there in zip(one[5:], other[5:], strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-4 * np.abs(there).max())
+
+
+def test_a_last_cycle_is_as_short_as_will_do(monkeypatch):
+    problem, counts, plain = made(N=400, n=30, d=4), [], sweeps.cycle
+    monkeypatch.setattr(sweeps, "cycle", lambda *at: counts.append(at[8]) or plain(*at))
+    for fraction in (0.2, 0.1, 0.05, 0.02):
+        assert solve(problem, fraction * problem.beta_max).converged
+    assert set(counts) <= set(range(2, 6)) and 5 in counts and min(counts) < 5
 
 
 @pytest.mark.usefixtures("cycle")
@@ -378,6 +386,9 @@ def test_arrays_that_do_not_fit_are_refused():
             sweeps.cycle(*good[:j], wrong, *good[j + 1 :])
     with pytest.raises((ValueError, BufferError)):
         sweeps.cycle(*good[:6], good[6].transpose(0, 2, 1), good[7])
+    for wrong in (0, 6):
+        with pytest.raises(ValueError, match="1 to 5 sweeps"):
+            sweeps.cycle(*good, wrong)
     good[7].flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         sweeps.cycle(*good)

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEPS 5    /* of a cycle */
+#define SWEEPS 5    /* of a cycle, at most */
 #define INNER 12    /* steps to the best of one token, at most */
 #define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
@@ -28,6 +28,7 @@
 typedef struct {
     Py_ssize_t n, d, c, N;
     Py_ssize_t part;      /* outputs that share tokens: c or 1 */
+    Py_ssize_t sweeps;    /* of this cycle, up to SWEEPS */
     int in_samples;       /* else N is n * d */
     const void **A;       /* n tokens (d, N), float; or rows of the Gram matrix of all, double */
     const void **gram;    /* n matrices (d, d): A_k A_k', float */
@@ -349,7 +350,7 @@ static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *s
 {
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
     double C[SWEEPS][SWEEPS], trace = 0, total = 0;
-    for (int s = 0; s < SWEEPS; s++)
+    for (int s = 0; s < at->sweeps; s++)
         for (int t = 0; t <= s; t++) {
             double dot = 0;
             for (Py_ssize_t k = 0; k < at->n; k++) {
@@ -360,9 +361,9 @@ static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *s
             }
             C[s][t] = dot;
         }
-    for (int s = 0; s < SWEEPS; s++)
+    for (int s = 0; s < at->sweeps; s++)
         trace += C[s][s];
-    for (int s = 0; s < SWEEPS; s++) { /* C = L L', then L L' share = 1 */
+    for (int s = 0; s < at->sweeps; s++) { /* C = L L', then L L' share = 1 */
         C[s][s] += NOISE * trace + 1e-300;
         for (int t = 0; t <= s; t++) {
             for (int u = 0; u < t; u++)
@@ -376,13 +377,13 @@ static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *s
             share[s] -= C[s][u] * share[u];
         share[s] /= C[s][s];
     }
-    for (int s = SWEEPS - 1; s >= 0; s--) {
-        for (int u = s + 1; u < SWEEPS; u++)
+    for (int s = (int)at->sweeps - 1; s >= 0; s--) {
+        for (int u = s + 1; u < at->sweeps; u++)
             share[s] -= C[u][s] * share[u];
         share[s] /= C[s][s];
         total += share[s];
     }
-    for (int s = 0; s < SWEEPS; s++)
+    for (int s = 0; s < at->sweeps; s++)
         share[s] /= total;
     return isfinite(total) && total != 0;
 }
@@ -394,10 +395,10 @@ static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, dou
 {
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
     const Py_ssize_t length = at->c * at->N, start = first * at->N, end = start + at->part * at->N;
-    double share[SWEEPS], *last = es + SWEEPS * length;
+    double share[SWEEPS], *last = es + at->sweeps * length;
     if (!shares(at, first, Zs, share))
         return;
-    for (int s = 0; s < SWEEPS; s++) {
+    for (int s = 0; s < at->sweeps; s++) {
         const double *Z_s = Zs + (s + 1) * all, *e_s = es + (s + 1) * length;
         for (Py_ssize_t k = 0; k < at->n; k++)
             for (Py_ssize_t j = k * one + first * at->d; j < k * one + first * at->d + size; j++)
@@ -468,8 +469,9 @@ static void measure(const Round *at, Py_ssize_t first, double *value, double *ga
 static int run(Round *at, double *value, double *gap)
 {
     const Py_ssize_t one = at->d * at->c, all = at->n * one, length = at->c * at->N;
-    double *Zs = calloc((SWEEPS + 2) * all, sizeof *Zs);
-    double *es = calloc((SWEEPS + 2) * length, sizeof *es);
+    const Py_ssize_t sweeps = at->sweeps;
+    double *Zs = calloc((sweeps + 2) * all, sizeof *Zs);
+    double *es = calloc((sweeps + 2) * length, sizeof *es);
     double *scratch = malloc(3 * one * sizeof *scratch);
     float *floats = malloc((length > one ? length : one) * sizeof *floats);
     at->live = malloc(at->c / at->part * sizeof *at->live);
@@ -477,7 +479,7 @@ static int run(Round *at, double *value, double *gap)
                        at->live != NULL;
     if (enough) {
         memcpy(Zs, at->Z, all * sizeof *Zs);
-        for (int s = 1; s <= SWEEPS; s++) {
+        for (Py_ssize_t s = 1; s <= sweeps; s++) {
             double *e = es + s * length;
             memcpy(e, e - length, length * sizeof *e);
             for (Py_ssize_t k = 0; k < at->n; k++)
@@ -485,9 +487,9 @@ static int run(Round *at, double *value, double *gap)
             memcpy(Zs + s * all, at->Z, all * sizeof *Zs);
         }
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
-            extrapolate(at, first, Zs, es, Zs + (SWEEPS + 1) * all, es + (SWEEPS + 1) * length,
+            extrapolate(at, first, Zs, es, Zs + (sweeps + 1) * all, es + (sweeps + 1) * length,
                         scratch);
-        update(at, Zs, es + SWEEPS * length, scratch, floats);
+        update(at, Zs, es + sweeps * length, scratch, floats);
         *value = *gap = 0;
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
             measure(at, first, value, gap);
@@ -544,11 +546,13 @@ static int too_large(const Round *at)
 static PyObject *cycle(PyObject *self, PyObject *args)
 {
     PyObject *tokens, *grams, *given[ARRAYS];
-    Round at;
-    if (!PyArg_ParseTuple(args, "OO(nnnnnp)OOOOO", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
+    Round at = {.sweeps = SWEEPS};
+    if (!PyArg_ParseTuple(args, "OO(nnnnnp)OOOOO|n", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
                           &at.part, &at.in_samples, given, given + 1, given + 2, given + 3,
-                          given + 4))
+                          given + 4, &at.sweeps))
         return NULL;
+    if (at.sweeps < 1 || at.sweeps > SWEEPS)
+        return PyErr_Format(PyExc_ValueError, "There must be 1 to %d sweeps.", SWEEPS);
     if (at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1 || (at.part != at.c && at.part != 1) ||
         (!at.in_samples && at.N != at.n * at.d) || too_large(&at))
         return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and fit.");
@@ -671,7 +675,7 @@ end:
 
 static PyMethodDef methods[] = {
     {"cycle", cycle, METH_VARARGS,
-     "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M)\n"
+     "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M, sweeps=5)\n"
      "-> (value, gap)\n\n"
      "Some sweeps over the tokens, Anderson's extrapolation, and the gap; square, Z, M in place."},
     {"transpose", transpose, METH_VARARGS,

@@ -37,6 +37,7 @@ Floats = NDArray[np.float32]
 
 MOST_CYCLES = 60  # of a round
 LITTLE = 1e-3  # of the gap: less than that an objective does not fall for nothing
+FEWEST = 2  # sweeps of a cycle, and by how many more than it seems to take
 STALLED = 2  # cycles in which neither falls, which end a round
 RECENT = 4  # cycles by which speed is judged
 MOST_OUTPUTS = 16  # that move together; of cells of their own, which large products serve, half
@@ -211,9 +212,9 @@ class Cycles:
         )
         self._best = self._Z.copy()
 
-    def run(self) -> tuple[float, float]:
+    def run(self, sweeps: int = SWEEPS) -> tuple[float, float]:
         """The objective after one more, and its gap."""
-        value, gap = cycle(*self._state)
+        value, gap = cycle(*self._state, sweeps)
         return self.size**2 * value, self.size**2 * gap
 
     def keep(self) -> None:
@@ -264,10 +265,13 @@ class Sweeps(Round):
         self.cycles = Cycles(tokens, in_samples, self.Z0, self.M0, limit, square)
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
-        stalled, gaps = 0, [self.start]
+        stalled, gaps, fall = 0, [self.start], 0.0
         for _ in range(MOST_CYCLES):
-            before = self.value
-            self.value, gap = self.cycles.run()
+            before, sweeps = self.value, SWEEPS
+            if fall > 0:  # what is left may take fewer, if the gap falls on as in the last cycle
+                sweeps = min(SWEEPS, FEWEST + int(self.ahead(target) / fall))
+            self.value, gap = self.cycles.run(sweeps)
+            fall = float(np.log(self.least / max(gap, TINY * self.least))) / sweeps
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
