@@ -200,12 +200,20 @@ def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
     one, other = (state(**size, in_samples=in_samples)[0] for _ in range(2))
     for at in (one, other):  # a token that some outputs use
         at[6][1:2, ::2] = 0.0
-    for _ in range(3):
-        found, expected = sweeps.cycle(*one), cycle_numpy.cycle(*other)
+    for count in (5, 5, 2):
+        found, expected = sweeps.cycle(*one, count), cycle_numpy.cycle(*other, count)
         assert found[0] == pytest.approx(expected[0], rel=1e-6)
         assert found[1] == pytest.approx(expected[1], rel=1e-2, abs=1e-5 * expected[0])
     for here, there in zip(one[5:], other[5:], strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-4 * np.abs(there).max())
+
+
+def test_a_last_cycle_is_as_short_as_will_do(monkeypatch):
+    problem, counts, plain = made(N=400, n=30, d=4), [], sweeps.cycle
+    monkeypatch.setattr(sweeps, "cycle", lambda *at: counts.append(at[8]) or plain(*at))
+    for fraction in (0.2, 0.1, 0.05, 0.02):
+        assert solve(problem, fraction * problem.beta_max).converged
+    assert set(counts) <= set(range(2, 6)) and 5 in counts and min(counts) < 5
 
 
 @pytest.mark.usefixtures("cycle")
@@ -221,16 +229,31 @@ def test_rows_become_columns():
     rng = np.random.default_rng(0)
     X, groups = rng.normal(size=(45, 36)), np.array([4, 0, 3, 11], dtype=np.int32)
     A, shape = np.zeros((4, 3, 60), dtype=np.float32), (45, 36, 4, 3, 8, 60)
-    sweeps.transpose(X, groups, A, shape)
+    center, factor, root = rng.normal(size=(4, 3)), 1.0 + np.arange(4), rng.uniform(size=45)
+    given = (X, groups, center, factor, root, A)
+    sweeps.transpose(*given, shape)
     expected = np.zeros_like(A)
-    cycle_numpy.transpose(X, groups, expected, shape)
-    assert np.array_equal(A, expected)
-    assert np.array_equal(A[1, :, 8:53], X[:, :3].T.astype(np.float32))
+    cycle_numpy.transpose(*given[:5], expected, shape)
+    np.testing.assert_allclose(A, expected, rtol=1e-6)
+    np.testing.assert_allclose(A[1, :, 8:53], 2 * root * (X[:, :3] - center[1]).T, rtol=1e-6)
+    assert not A[:, :, :8].any() and not A[:, :, 53:].any()
     for j, wrong in ((0, 44), (1, 35), (2, 3), (3, 4), (4, 16), (4, -1), (5, 59)):
         with pytest.raises(ValueError, match=r"expected|within"):
-            sweeps.transpose(X, groups, A, (*shape[:j], wrong, *shape[j + 1 :]))
-    with pytest.raises(ValueError, match="within"):
-        sweeps.transpose(X, groups + np.int32(1), A, shape)
+            sweeps.transpose(*given, (*shape[:j], wrong, *shape[j + 1 :]))
+    for wrong in (groups + np.int32(1), groups - np.int32(1)):
+        with pytest.raises(ValueError, match="within"):
+            sweeps.transpose(X, wrong, *given[2:], shape)
+
+
+@pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+@pytest.mark.parametrize("shape", [(150, 7, 13), (64, 3, 32), (1, 90, 1)])
+def test_many_rows_become_columns(shape):
+    X = np.random.default_rng(0).normal(size=shape)
+    (N, n, d), groups = shape, np.arange(shape[1] - 1, -1, -1, dtype=np.int32)
+    A = np.empty((n, d, N), dtype=np.float32)
+    given = (X, groups, np.zeros((n, d)), np.ones(n), np.ones(N), A, (N, n * d, n, d, 0, N))
+    sweeps.transpose(*given)
+    assert np.array_equal(A, X[:, ::-1].transpose(1, 2, 0).astype(np.float32))
 
 
 def quadratic(p=24, d=4, seed=0, rank=None):
@@ -363,6 +386,9 @@ def test_arrays_that_do_not_fit_are_refused():
             sweeps.cycle(*good[:j], wrong, *good[j + 1 :])
     with pytest.raises((ValueError, BufferError)):
         sweeps.cycle(*good[:6], good[6].transpose(0, 2, 1), good[7])
+    for wrong in (0, 6):
+        with pytest.raises(ValueError, match="1 to 5 sweeps"):
+            sweeps.cycle(*good, wrong)
     good[7].flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         sweeps.cycle(*good)

@@ -403,8 +403,10 @@ static int minimise_model(Newton *at, double target)
         at->M[j] /= at->unit[j / at->width] * unit;
     }
     double square = 2 * at->loss / (unit * unit);
-    const Round round = {at->blocks, at->width, 1, at->size, 1, 0, at->rows, at->rows + at->blocks,
-                         at->step, at->limits, &square, at->to, at->M};
+    Round round = {.n = at->blocks, .d = at->width, .c = 1, .N = at->size, .part = 1,
+                   .sweeps = SWEEPS, .in_samples = 0, .A = at->rows, .gram = at->rows + at->blocks,
+                   .step = at->step, .limit = at->limits, .square = &square, .Z = at->to,
+                   .M = at->M};
     for (int cycles = 0; cycles < CYCLES && !found && !slow; cycles++) {
         if (!run_cycle(&round, &value, &left))
             return -1;

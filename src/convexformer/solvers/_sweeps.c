@@ -16,12 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEPS 5    /* of a cycle */
 #define INNER 12    /* steps to the best of one token, at most */
 #define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
 #define SOME 1024   /* products that are summed in float32 */
-#define ROWS 8      /* that are transposed at a time */
+#define NEAR 32768  /* floats of a token that are read again from cache, */
+#define SHORTEST 64 /* and samples of it */
+#define ROWS 64     /* that are transposed at a time */
+#define COLUMNS 32  /* and columns: both sides of a tile stay in cache, and in few pages */
 
 static double norm(Py_ssize_t size, const double *z)
 {
@@ -116,11 +118,11 @@ VECTORISED static void to_floats(Py_ssize_t size, const double *x, float *floats
         floats[i] = (float)x[i];
 }
 
-/* r[l, j] = the change of correlations of token k with e, which is also there in floats. */
-static void correlate(const Round *at, Py_ssize_t k, const double *e, const float *floats,
-                      double *r)
+/* r[l, j] = the change of correlations of token k with c of e, or, in samples, of its floats. */
+static void correlate(const Round *at, Py_ssize_t k, Py_ssize_t c, const double *e,
+                      const float *floats, double *r)
 {
-    const Py_ssize_t N = at->N, d = at->d, c = at->c;
+    const Py_ssize_t N = at->N, d = at->d;
     if (!at->in_samples)
         for (Py_ssize_t l = 0; l < c; l++)
             memcpy(r + l * d, e + l * N + k * d, d * sizeof *r);
@@ -152,29 +154,41 @@ VECTORISED static void subtract_double(const Round *at, Py_ssize_t c, const doub
     }
 }
 
-VECTORISED static void subtract_float(const Round *at, Py_ssize_t c, const float *A,
-                                      const double *move, double *e)
+/* The same of `some` samples, for one output, whose e and columns of A begin there. */
+VECTORISED static void subtract_some(const Round *at, Py_ssize_t some, const float *A,
+                                     const double *move, double *e)
 {
     const Py_ssize_t N = at->N, d = at->d;
-    for (Py_ssize_t l = 0; l < c; l++, e += N, move += d) {
-        Py_ssize_t j = 0;
-        for (; j + 8 <= d; j += 8) {
-            const float *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
-            const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
-            const double *m = move + j;
-            const float m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
-            const float m4 = m[4], m5 = m[5], m6 = m[6], m7 = m[7];
+    Py_ssize_t j = 0;
+    for (; j + 8 <= d; j += 8) {
+        const float *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
+        const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
+        const double *m = move + j;
+        const float m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
+        const float m4 = m[4], m5 = m[5], m6 = m[6], m7 = m[7];
 #pragma omp simd
-            for (Py_ssize_t i = 0; i < N; i++)
-                e[i] -= ((m0 * a0[i] + m1 * a1[i]) + (m2 * a2[i] + m3 * a3[i])) +
-                        ((m4 * a4[i] + m5 * a5[i]) + (m6 * a6[i] + m7 * a7[i]));
-        }
-        for (; j < d; j++) {
-            const float *a = A + j * N, m = move[j];
+        for (Py_ssize_t i = 0; i < some; i++)
+            e[i] -= ((m0 * a0[i] + m1 * a1[i]) + (m2 * a2[i] + m3 * a3[i])) +
+                    ((m4 * a4[i] + m5 * a5[i]) + (m6 * a6[i] + m7 * a7[i]));
+    }
+    for (; j < d; j++) {
+        const float *a = A + j * N, m = move[j];
 #pragma omp simd
-            for (Py_ssize_t i = 0; i < N; i++)
-                e[i] -= m * a[i];
-        }
+        for (Py_ssize_t i = 0; i < some; i++)
+            e[i] -= m * a[i];
+    }
+}
+
+/* By as many samples as let outputs find the token in cache. */
+static void subtract_float(const Round *at, Py_ssize_t c, const float *A, const double *move,
+                           double *e)
+{
+    const Py_ssize_t N = at->N, d = at->d, step = c == 1 ? N : NEAR / d + SHORTEST;
+    for (Py_ssize_t first = 0; first < N; first += step) {
+        const Py_ssize_t some = N - first < step ? N - first : step;
+        for (Py_ssize_t l = 0; l < c; l++)
+            if (is_used(d, move + l * d))
+                subtract_some(at, some, A + first, move + l * d, e + l * N + first);
     }
 }
 
@@ -249,25 +263,34 @@ static int may_move(const Round *at, Py_ssize_t k, int new, const double *z, con
     return is_used(size, z) || (new && norm(size, M) > at->limit[k]);
 }
 
-/* Move token k to its best, nearly, in every part where it is used, or may be if it is `new`. */
+/* Move token k to its best, nearly, in every part where it is used, or may be if it is `new`;
+   other parts are not looked at. */
 static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scratch, float *floats)
 {
-    const Py_ssize_t one = at->d * at->c, size = at->d * at->part;
+    const Py_ssize_t one = at->d * at->c, size = at->d * at->part, length = at->part * at->N;
     double *z = at->Z + k * one, *M = at->M + k * one, *r = scratch, *move = r + one;
-    int live = 0, moves = 0;
-    for (Py_ssize_t j = 0; j < one && !live; j += size)
-        live = may_move(at, k, new, z + j, M + j);
-    if (!live)
+    Py_ssize_t live = 0;
+    int moves = 0;
+    for (Py_ssize_t j = 0; j < one; j += size) {
+        if (!may_move(at, k, new, z + j, M + j))
+            continue;
+        if (at->in_samples)
+            to_floats(length, e + j / size * length, floats + live * length);
+        else
+            correlate(at, k, at->part, e + j / size * length, NULL, r + live * size);
+        at->live[live++] = j;
+    }
+    if (live == 0)
         return;
     if (at->in_samples)
-        to_floats(at->c * at->N, e, floats);
-    correlate(at, k, e, floats, r);
-    for (Py_ssize_t j = 0; j < one; j++)
-        r[j] += M[j];
+        correlate(at, k, live * at->part, NULL, floats, r);
     memset(move, 0, one * sizeof *move);
-    for (Py_ssize_t j = 0; j < one; j += size)
-        if (may_move(at, k, new, z + j, M + j))
-            moves |= best_move(at, k, z + j, r + j, move + j, move + one, floats);
+    for (Py_ssize_t p = 0; p < live; p++, r += size) {
+        const Py_ssize_t j = at->live[p];
+        for (Py_ssize_t i = 0; i < size; i++)
+            r[i] += M[j + i];
+        moves |= best_move(at, k, z + j, r, move + j, move + one, floats);
+    }
     if (!moves)
         return;
     for (Py_ssize_t j = 0; j < one; j++)
@@ -313,7 +336,7 @@ static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *s
 {
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
     double C[SWEEPS][SWEEPS], trace = 0, total = 0;
-    for (int s = 0; s < SWEEPS; s++)
+    for (int s = 0; s < at->sweeps; s++)
         for (int t = 0; t <= s; t++) {
             double dot = 0;
             for (Py_ssize_t k = 0; k < at->n; k++) {
@@ -324,9 +347,9 @@ static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *s
             }
             C[s][t] = dot;
         }
-    for (int s = 0; s < SWEEPS; s++)
+    for (int s = 0; s < at->sweeps; s++)
         trace += C[s][s];
-    for (int s = 0; s < SWEEPS; s++) { /* C = L L', then L L' share = 1 */
+    for (int s = 0; s < at->sweeps; s++) { /* C = L L', then L L' share = 1 */
         C[s][s] += NOISE * trace + 1e-300;
         for (int t = 0; t <= s; t++) {
             for (int u = 0; u < t; u++)
@@ -340,13 +363,13 @@ static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *s
             share[s] -= C[s][u] * share[u];
         share[s] /= C[s][s];
     }
-    for (int s = SWEEPS - 1; s >= 0; s--) {
-        for (int u = s + 1; u < SWEEPS; u++)
+    for (int s = (int)at->sweeps - 1; s >= 0; s--) {
+        for (int u = s + 1; u < at->sweeps; u++)
             share[s] -= C[u][s] * share[u];
         share[s] /= C[s][s];
         total += share[s];
     }
-    for (int s = 0; s < SWEEPS; s++)
+    for (int s = 0; s < at->sweeps; s++)
         share[s] /= total;
     return isfinite(total) && total != 0;
 }
@@ -358,10 +381,10 @@ static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, dou
 {
     const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
     const Py_ssize_t length = at->c * at->N, start = first * at->N, end = start + at->part * at->N;
-    double share[SWEEPS], *last = es + SWEEPS * length;
+    double share[SWEEPS], *last = es + at->sweeps * length;
     if (!shares(at, first, Zs, share))
         return;
-    for (int s = 0; s < SWEEPS; s++) {
+    for (int s = 0; s < at->sweeps; s++) {
         const double *Z_s = Zs + (s + 1) * all, *e_s = es + (s + 1) * length;
         for (Py_ssize_t k = 0; k < at->n; k++)
             for (Py_ssize_t j = k * one + first * at->d; j < k * one + first * at->d + size; j++)
@@ -396,7 +419,7 @@ static void update(const Round *at, const double *before, const double *e, doubl
     if (at->in_samples)
         to_floats(at->c * at->N, e, floats);
     for (Py_ssize_t k = 0; k < at->n; k++) {
-        correlate(at, k, e, floats, scratch);
+        correlate(at, k, at->c, e, floats, scratch);
         for (Py_ssize_t j = 0; j < one; j++) {
             const double move = at->Z[k * one + j] - before[k * one + j];
             double *M = at->M + k * one + j;
@@ -428,17 +451,20 @@ static void measure(const Round *at, Py_ssize_t first, double *value, double *ga
     *gap += 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * inner;
 }
 
-int run_cycle(const Round *at, double *value, double *gap)
+int run_cycle(Round *at, double *value, double *gap)
 {
     const Py_ssize_t one = at->d * at->c, all = at->n * one, length = at->c * at->N;
-    double *Zs = calloc((SWEEPS + 2) * all, sizeof *Zs);
-    double *es = calloc((SWEEPS + 2) * length, sizeof *es);
+    const Py_ssize_t sweeps = at->sweeps;
+    double *Zs = calloc((sweeps + 2) * all, sizeof *Zs);
+    double *es = calloc((sweeps + 2) * length, sizeof *es);
     double *scratch = malloc(3 * one * sizeof *scratch);
     float *floats = malloc((length > one ? length : one) * sizeof *floats);
-    const int enough = Zs != NULL && es != NULL && scratch != NULL && floats != NULL;
+    at->live = malloc(at->c / at->part * sizeof *at->live);
+    const int enough = Zs != NULL && es != NULL && scratch != NULL && floats != NULL &&
+                       at->live != NULL;
     if (enough) {
         memcpy(Zs, at->Z, all * sizeof *Zs);
-        for (int s = 1; s <= SWEEPS; s++) {
+        for (Py_ssize_t s = 1; s <= sweeps; s++) {
             double *e = es + s * length;
             memcpy(e, e - length, length * sizeof *e);
             for (Py_ssize_t k = 0; k < at->n; k++)
@@ -446,9 +472,9 @@ int run_cycle(const Round *at, double *value, double *gap)
             memcpy(Zs + s * all, at->Z, all * sizeof *Zs);
         }
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
-            extrapolate(at, first, Zs, es, Zs + (SWEEPS + 1) * all, es + (SWEEPS + 1) * length,
+            extrapolate(at, first, Zs, es, Zs + (sweeps + 1) * all, es + (sweeps + 1) * length,
                         scratch);
-        update(at, Zs, es + SWEEPS * length, scratch, floats);
+        update(at, Zs, es + sweeps * length, scratch, floats);
         *value = *gap = 0;
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
             measure(at, first, value, gap);
@@ -457,6 +483,7 @@ int run_cycle(const Round *at, double *value, double *gap)
     free(es);
     free(scratch);
     free(floats);
+    free(at->live);
     return enough;
 }
 
@@ -504,11 +531,13 @@ static int too_large(const Round *at)
 static PyObject *cycle(PyObject *self, PyObject *args)
 {
     PyObject *tokens, *grams, *given[ARRAYS];
-    Round at;
-    if (!PyArg_ParseTuple(args, "OO(nnnnnp)OOOOO", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
+    Round at = {.sweeps = SWEEPS};
+    if (!PyArg_ParseTuple(args, "OO(nnnnnp)OOOOO|n", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
                           &at.part, &at.in_samples, given, given + 1, given + 2, given + 3,
-                          given + 4))
+                          given + 4, &at.sweeps))
         return NULL;
+    if (at.sweeps < 1 || at.sweeps > SWEEPS)
+        return PyErr_Format(PyExc_ValueError, "There must be 1 to %d sweeps.", SWEEPS);
     if (at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1 || (at.part != at.c && at.part != 1) ||
         (!at.in_samples && at.N != at.n * at.d) || too_large(&at))
         return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and fit.");
@@ -550,39 +579,76 @@ end:
     return Py_BuildValue("dd", value, gap);
 }
 
-/* A[:, first : first + rows] = the columns of n groups of X (rows, width), transposed, by tiles that
-   stay in cache. */
-static void transpose_groups(const double *X, const int32_t *group, float *A, Py_ssize_t rows,
-                             Py_ssize_t width, Py_ssize_t n, Py_ssize_t d, Py_ssize_t N)
+typedef struct {
+    Py_ssize_t rows, width, n, d, first, N;
+    const double *X;      /* (rows, width) */
+    const int32_t *group; /* (n,) */
+    const double *center; /* (n, d) */
+    const double *factor; /* (n,) */
+    const double *root;   /* (rows,) */
+    float *A;             /* (n, d, N) */
+} Transpose;
+
+/* A[k, j, first + i] = factor[k] root[i] (X[i, group[k] d + j] - center[k, j]), by tiles. */
+VECTORISED static void transpose_groups(const Transpose *at)
 {
-    for (Py_ssize_t i = 0; i < rows; i += ROWS)
-        for (Py_ssize_t k = 0; k < n; k++)
-            for (Py_ssize_t j = 0; j < d; j++)
-                for (Py_ssize_t l = i; l < rows && l < i + ROWS; l++)
-                    A[(k * d + j) * N + l] = (float)X[l * width + group[k] * d + j];
+    const Py_ssize_t d = at->d, all = at->n * d;
+    float rows[ROWS][COLUMNS];
+    for (Py_ssize_t i = 0; i < at->rows; i += ROWS) {
+        const Py_ssize_t some = at->rows - i < ROWS ? at->rows - i : ROWS;
+        for (Py_ssize_t j = 0; j < all; j += COLUMNS) {
+            const Py_ssize_t few = all - j < COLUMNS ? all - j : COLUMNS;
+            Py_ssize_t m = 0;
+            while (m < few) { /* what a token has of these columns lies together */
+                const Py_ssize_t k = (j + m) / d, end = (k + 1) * d - j < few ? (k + 1) * d - j : few;
+                const Py_ssize_t from = (at->group[k] - k) * d + j;
+                const double *center = at->center + j;
+                for (Py_ssize_t l = 0; l < some; l++) {
+                    const double *x = at->X + (i + l) * at->width;
+                    const double factor = at->factor[k] * at->root[i + l];
+#pragma omp simd
+                    for (Py_ssize_t o = m; o < end; o++)
+                        rows[l][o] = (float)((x[from + o] - center[o]) * factor);
+                }
+                m = end;
+            }
+            for (m = 0; m < few; m++)
+                for (Py_ssize_t l = 0; l < some; l++)
+                    at->A[(j + m) * at->N + at->first + i + l] = rows[l][m];
+        }
+    }
 }
 
 static PyObject *transpose(PyObject *self, PyObject *args)
 {
-    PyObject *given[3];
-    Py_ssize_t rows, width, n, d, first, N;
-    Py_buffer views[3];
+    enum { GIVEN = 6 };
+    PyObject *given[GIVEN];
+    Py_buffer views[GIVEN];
+    Transpose at;
     int n_views = 0, sound = 1;
-    if (!PyArg_ParseTuple(args, "OOO(nnnnnn)", given, given + 1, given + 2, &rows, &width, &n, &d,
-                          &first, &N))
+    if (!PyArg_ParseTuple(args, "OOOOOO(nnnnnn)", given, given + 1, given + 2, given + 3, given + 4,
+                          given + 5, &at.rows, &at.width, &at.n, &at.d, &at.first, &at.N))
         return NULL;
-    if (rows < 0 || width < 0 || n < 0 || d < 1 || first < 0 || first + rows > N)
+    if (at.rows < 0 || at.width < 0 || at.n < 0 || at.d < 1 || at.first < 0 ||
+        at.rows > at.N - at.first)
         return PyErr_Format(PyExc_ValueError, "Rows must be within the array.");
-    const Py_ssize_t sizes[3] = {rows * width, n, n * d * N};
-    for (; n_views < 3; n_views++)
-        if (!get(given[n_views], views + n_views, "dif"[n_views], sizes[n_views], n_views == 2))
+    if ((double)at.n * at.d * at.N > PY_SSIZE_T_MAX / 8.0 ||
+        (double)at.rows * at.width > PY_SSIZE_T_MAX / 8.0)
+        return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
+    const Py_ssize_t sizes[GIVEN] = {at.rows * at.width, at.n,    at.n * at.d,
+                                     at.n,               at.rows, at.n * at.d * at.N};
+    for (; n_views < GIVEN; n_views++)
+        if (!get(given[n_views], views + n_views, "didddf"[n_views], sizes[n_views], n_views == 5))
             goto end;
-    const int32_t *group = views[1].buf;
-    for (Py_ssize_t k = 0; k < n; k++)
-        sound &= group[k] >= 0 && (group[k] + 1) * d <= width;
-    if (sound)
-        transpose_groups(views[0].buf, group, (float *)views[2].buf + first, rows, width, n, d, N);
-    else
+    at.X = views[0].buf, at.group = views[1].buf, at.center = views[2].buf;
+    at.factor = views[3].buf, at.root = views[4].buf, at.A = views[5].buf;
+    for (Py_ssize_t k = 0; k < at.n; k++)
+        sound &= at.group[k] >= 0 && at.group[k] < at.width / at.d;
+    if (sound) {
+        Py_BEGIN_ALLOW_THREADS
+        transpose_groups(&at);
+        Py_END_ALLOW_THREADS
+    } else
         PyErr_SetString(PyExc_ValueError, "Groups must be within the rows.");
 end:
     while (n_views > 0)
@@ -594,12 +660,13 @@ end:
 
 static PyMethodDef methods[] = {
     {"cycle", cycle, METH_VARARGS,
-     "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M)\n"
+     "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M, sweeps=5)\n"
      "-> (value, gap)\n\n"
      "Some sweeps over the tokens, Anderson's extrapolation, and the gap; square, Z, M in place."},
     {"transpose", transpose, METH_VARARGS,
-     "transpose(X, groups, A, (rows, width, n, d, first, N))\n\n"
-     "Columns of n groups of d, as rows of A, from `first` on; float64 becomes float32."},
+     "transpose(X, groups, center, factor, root, A, (rows, width, n, d, first, N))\n\n"
+     "Columns of n groups of d less their center, times a factor of each and the root of weights,\n"
+     "as rows of A, from `first` on; float64 becomes float32."},
     {"minimise_curved", minimise_curved, METH_VARARGS,
      "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, Y, weight,\n"
      "limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"

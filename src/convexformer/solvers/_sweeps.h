@@ -1,8 +1,11 @@
 /* What compiled solvers share: sweeps over tokens, and what else the module has. */
 
+#define SWEEPS 5    /* of a cycle, at most */
+
 typedef struct {
     Py_ssize_t n, d, c, N;
     Py_ssize_t part;      /* outputs that share tokens: c or 1 */
+    Py_ssize_t sweeps;    /* of this cycle, up to SWEEPS */
     int in_samples;       /* else N is n * d */
     const void **A;       /* n tokens (d, N), float; or rows of the Gram matrix of all, double */
     const void **gram;    /* n matrices (d, d): A_k A_k', float */
@@ -10,9 +13,10 @@ typedef struct {
     const double *limit;  /* (n,) */
     double *square;       /* (c / part,): of v */
     double *Z, *M;        /* (n, c, d) */
+    Py_ssize_t *live;     /* (c / part,): where parts begin that a visit looks at */
 } Round;
 
 /* Some sweeps, extrapolations, and where they lead; 0 where memory is short. */
-int run_cycle(const Round *at, double *value, double *gap);
+int run_cycle(Round *at, double *value, double *gap);
 
 PyObject *minimise_curved(PyObject *self, PyObject *args);

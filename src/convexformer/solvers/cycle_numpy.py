@@ -22,7 +22,7 @@ from .blocks import anderson_shares
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
-SWEEPS = 5  # of a cycle
+SWEEPS = 5  # of a cycle, at most
 INNER = 12  # steps to the best of one token, at most
 NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
@@ -36,6 +36,7 @@ def cycle(
     square: Array,
     Z: Array,
     M: Array,
+    sweeps: int = SWEEPS,
 ) -> tuple[float, float]:
     """Some sweeps over the tokens, and an extrapolation; returns the objective and its gap.
 
@@ -48,7 +49,7 @@ def cycle(
     for j, first in enumerate(range(0, shape[2], part)):
         one = slice(first, first + part)
         at = _Part(tokens, grams, shape[5], step, limit, Z[:, one], M[:, one], float(square[j]))
-        found.append(at.cycle())
+        found.append(at.cycle(sweeps))
         square[j] = at.square
     return sum(value for value, _ in found), sum(gap for _, gap in found)
 
@@ -66,11 +67,11 @@ class _Part:
     M: Array
     square: float
 
-    def cycle(self) -> tuple[float, float]:
+    def cycle(self, sweeps: int) -> tuple[float, float]:
         Z, M = self.Z, self.M
         e: Array = np.zeros((Z.shape[1], self.tokens[0].shape[1]))
         trail = [(Z.copy(), e.copy())]
-        for sweep in range(SWEEPS):
+        for sweep in range(sweeps):
             live = np.any(Z, axis=(1, 2))
             if sweep == 0:
                 live |= _norms(M) > self.limit
@@ -149,12 +150,20 @@ def _norms(Z: Array) -> Array:
 
 
 def transpose(
-    X: Array, groups: NDArray[np.int32], A: Floats, shape: tuple[int, int, int, int, int, int]
+    X: Array,
+    groups: NDArray[np.int32],
+    center: Array,
+    factor: Array,
+    root: Array,
+    A: Floats,
+    shape: tuple[int, int, int, int, int, int],
 ) -> None:
     """Some groups of the columns of `X` ``(rows, width)`` as rows of `A` ``(n, d, N)``.
 
-    From `first` on; the `shape` is ``(rows, width, n, d, first, N)``.
+    From `first` on, less their `center` ``(n, d)``, times a `factor` ``(n,)`` of each and the
+    `root` ``(rows,)`` of samples' weights; the `shape` is ``(rows, width, n, d, first, N)``.
     """
     rows, _, n, d, first, _ = shape
-    chosen = X.reshape(rows, -1, d)[:, groups].reshape(rows, n * d)
-    A.reshape(n * d, -1)[:, first : first + rows] = chosen.T
+    chosen = X.reshape(rows, -1, d)[:, groups] - center
+    chosen *= root[:, None, None] * factor[:, None]
+    A.reshape(n * d, -1)[:, first : first + rows] = chosen.reshape(rows, n * d).T

@@ -37,11 +37,13 @@ Floats = NDArray[np.float32]
 
 MOST_CYCLES = 60  # of a round
 LITTLE = 1e-3  # of the gap: less than that an objective does not fall for nothing
+FEWEST = 2  # sweeps of a cycle, and by how many more than it seems to take
 STALLED = 2  # cycles in which neither falls, which end a round
 RECENT = 4  # cycles by which speed is judged
 MOST_OUTPUTS = 16  # that move together; of cells of their own, which large products serve, half
 READ_BYTES = 1 << 20  # of tokens on their way to float32
 TINY = 1e-30
+SMALLEST = 1e-300  # unit of a token that is not as good as zero
 ALIKE = 10.0  # largest over smallest size of tokens that need no unit of their own
 LARGE, POWERS, SLACK = 64, 8, 1.1  # channels; products, and by how much what they find is enlarged
 LEAST = 1e-3  # seconds before speed is judged
@@ -92,39 +94,47 @@ class Tokens:
         A: Floats = np.empty((n, d, N), dtype=np.float32)
         unit: Array = np.ones(n)
         with np.errstate(over="ignore", invalid="ignore"):
-            self._fill(A, groups)
+            self._fill(A, groups, unit)
             gram = A @ A.transpose(0, 2, 1)
         size = np.einsum("kdd->k", gram) / (d * N)
         if not (size.min() > 1e-12 and size.max() < 1e12):  # squares must fit float32
-            largest = [np.abs(columns).max(axis=0) for _, columns in self._columns(groups)]
-            unit = np.max(largest, axis=0).reshape(n, d).max(axis=1)
-            unit[unit == 0] = 1.0
-            self._fill(A, groups, np.repeat(unit, d))
+            unit = self._largest(groups)
+            unit[unit < SMALLEST] = 1.0
+            self._fill(A, groups, unit)
             gram = A @ A.transpose(0, 2, 1)
         return [Token(*each) for each in zip(A, unit, gram, _longest(gram), strict=True)]
 
-    def _fill(self, A: Floats, groups: Groups, unit: Array | None = None) -> None:
-        """Write tokens over their units to `A`, from where they lie if they are as wanted there."""
+    def _fill(self, A: Floats, groups: Groups, unit: Array) -> None:
+        """Write tokens over their units to `A`, from where they lie if they are plain there."""
         n, d, N = A.shape
-        X = self.design.float64 if self.center is self.root is unit is None else None
+        center = np.zeros((n, d)) if self.center is None else self.center[groups]
+        root, factor = np.ones(N) if self.root is None else self.root, 1.0 / unit
+        X = self.design.float64
         if X is not None:
-            transpose(X, groups.astype(np.int32), A, (*X.shape, n, d, 0, N))
+            index = groups.astype(np.int32)
+            transpose(X, index, center, factor, root, A, (*X.shape, n, d, 0, N))
             return
-        everyone = np.arange(n, dtype=np.int32)
-        for rows, columns in self._columns(groups):
-            if unit is not None:
-                columns /= unit
-            transpose(columns, everyone, A, (*columns.shape, n, d, rows.start, N))
+        index = np.arange(n, dtype=np.int32)
+        for rows in self._rows(n):
+            columns = self.design.gather(rows, groups)
+            shape = (*columns.shape, n, d, rows.start, N)
+            transpose(columns, index, center, factor, root[rows], A, shape)
 
-    def _columns(self, groups: Groups) -> Iterator[tuple[slice, Array]]:
-        """A few samples at a time, ``(rows, (rows, groups * d))``: they stay in cache."""
-        for rows in row_slices(self.design.n_samples, len(groups) * self.design.dim, READ_BYTES):
-            A = self.design.gather(rows, groups)
+    def _rows(self, n: int) -> Iterator[slice]:
+        """A few samples at a time: what `n` tokens have there stays in cache."""
+        return row_slices(self.design.n_samples, n * self.design.dim, READ_BYTES)
+
+    def _largest(self, groups: Groups) -> Array:
+        """Largest entry of every token, ``(n,)``."""
+        most = np.zeros(len(groups) * self.design.dim)
+        for rows in self._rows(len(groups)):
+            columns = self.design.gather(rows, groups)
             if self.center is not None:
-                A -= self.center[groups].reshape(-1)
+                columns -= self.center[groups].reshape(-1)
             if self.root is not None:
-                A *= self.root[rows, None]
-            yield rows, A
+                columns *= self.root[rows, None]
+            np.maximum(most, np.abs(columns).max(axis=0), out=most)
+        return most.reshape(len(groups), -1).max(axis=1)
 
 
 def from_gram(Q: Array, d: int) -> Selection:
@@ -203,9 +213,9 @@ class Cycles:
         )
         self._best = self._Z.copy()
 
-    def run(self) -> tuple[float, float]:
+    def run(self, sweeps: int = SWEEPS) -> tuple[float, float]:
         """The objective after one more, and its gap."""
-        value, gap = cycle(*self._state)
+        value, gap = cycle(*self._state, sweeps)
         return self.size**2 * value, self.size**2 * gap
 
     def keep(self) -> None:
@@ -256,10 +266,13 @@ class Sweeps(Round):
         self.cycles = Cycles(tokens, in_samples, self.Z0, self.M0, limit, square)
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
-        stalled, gaps = 0, [self.start]
+        stalled, gaps, fall = 0, [self.start], 0.0
         for _ in range(MOST_CYCLES):
-            before = self.value
-            self.value, gap = self.cycles.run()
+            before, sweeps = self.value, SWEEPS
+            if fall > 0:  # what is left may take fewer, if the gap falls on as in the last cycle
+                sweeps = min(SWEEPS, FEWEST + int(self.ahead(target) / fall))
+            self.value, gap = self.cycles.run(sweeps)
+            fall = float(np.log(self.least / max(gap, TINY * self.least))) / sweeps
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
