@@ -48,7 +48,7 @@ def solve(
     if not found.run(max(goal, descent.SWEPT * float(norms.max()) / beta), goal, clock):
         return None
     Z = at.Z
-    Z[groups] = found.best
+    Z[groups] = found.cycles.best
     problem.follow(Z)
     b = problem.outer_intercept(Z, problem.best_intercept(problem.scores(Z), at.b))
     certificate = problem.certificate(Z, b, beta)
