@@ -297,7 +297,7 @@ def test_weightless_fold_is_left_out(X, y):
 
 def test_unconverged_folds_warn(X, label):
     with pytest.warns(ConvergenceWarning) as caught:
-        ConvexAttentionClassifierCV(betas=BETAS, cv=2, max_iter=1, tol=1e-10).fit(X, label)
+        ConvexAttentionClassifierCV(betas=BETAS, cv=2, max_time=1e-9).fit(X, label)
     words = [str(warning.message) for warning in caught]
     assert any("On some folds" in text for text in words)
     assert any("Stopped at" in text for text in words)

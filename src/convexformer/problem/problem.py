@@ -172,6 +172,7 @@ class Problem(WeightedLoss):
         self._last: tuple[Array, DualPoint] | None = None
         self._scored: tuple[Array, Array] | None = None
         self._followed: list[Array] = []
+        self._foreseen: Array | None = None
 
     # Primal -----------------------------------------------------------------------------------
 
@@ -210,6 +211,25 @@ class Problem(WeightedLoss):
         self._keep_scores(Z, F - lift)
         M = np.ascontiguousarray(M[:, :, 1:])
         self.beta_max = self._largest(V, M, self.penalty.dual_norms(M))
+
+    def recall(self, Z: Array) -> tuple[Array, Array] | None:
+        """Scores of `Z` and the correlations of their dual point, if both are still known."""
+        scored, last = self._scored, self._last
+        if scored is None or last is None or scored[1].shape != last[0].shape:
+            return None
+        spread = np.ptp(last[0] - scored[1], axis=0)  # none: their difference is an intercept
+        known = same(scored[0], Z) and spread.max() <= ROUNDING * np.abs(last[0]).max()
+        return (scored[1], last[1].M) if known else None
+
+    def foresee(self, Z: Array, S: Array, M: Array) -> None:
+        """Take scores of `Z` and correlations of their dual point as given, to be asked for next.
+
+        As on a line through known points, along which those of a squared loss are linear.
+        """
+        S = self._keep_scores(Z, S)
+        F = S + self.best_intercept(S, np.zeros(self.n_outputs))
+        self._foreseen = Z
+        self._last = (F, DualPoint(self._dual_direction(F), M, self.penalty.dual_norms(M)))
 
     def _followed_correlations(self, V: Array) -> Array | None:
         """Correlations of `V`, if it is what the last scores left, less the intercept's part.
@@ -391,6 +411,8 @@ class Problem(WeightedLoss):
             one, scale = self.as_logistic
             found = one.certificate(Z[:, :, :1] - Z[:, :, 1:], b[:1] - b[1:], scale * beta)
             return replace(found, beta=float(beta), beta_max=self.beta_max)
+        if self._foreseen is not None and same(self._foreseen, Z):
+            self._forget()
         S, b = self.scores(Z), self.inner_intercept(Z, b)
         primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
         F, kept = S + self.best_intercept(S, b), self._last

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..problem import Certificate, Problem
 from . import batched, descent, early, newton, proximal, shared, sweeps
 from .solution import Callback, Clock, Iterate, Solution
+from .trail import Trail
 from .workspace import Workspace
 
 Array = NDArray[np.float64]
@@ -250,26 +251,9 @@ def solve_path(
     callback: Callback | None = None,
 ) -> Iterator[Solution]:
     """Solve for every beta in turn, each started from the last; `max_time` is for all of them."""
-    work, started = Workspace(problem), Clock(max_iter, max_time)
-    before: Solution | None = None
+    work, started, trail = Workspace(problem), Clock(max_iter, max_time), Trail(problem)
     for beta in betas:
         clock = Clock(max_iter, started.left, callback)
-        start = init
-        if before is not None and init is not None:
-            start = _extrapolated(problem, before, init, beta)
-        before, init = init, _solve(problem, beta, tol, clock, start, method, work)
+        init = _solve(problem, beta, tol, clock, trail.ahead(beta) or init, method, work)
+        trail.add(init)
         yield init
-
-
-def _extrapolated(problem: Problem, before: Solution, last: Solution, beta: float) -> Solution:
-    """`last`, moved along the line from `before` wherever that is the better start."""
-    ends = before.certificate.beta, last.certificate.beta
-    if beta == ends[1] or ends[0] == ends[1]:
-        return last
-    ahead = (beta - ends[1]) / (ends[1] - ends[0])
-    both = np.any(before.Z, axis=(1, 2)) & np.any(last.Z, axis=(1, 2))
-    Z = last.Z + ahead * both[:, None, None] * (last.Z - before.Z)
-    b = last.intercept + ahead * (last.intercept - before.intercept)
-    here = problem.objective(last.Z, last.intercept, beta)
-    there = problem.objective(Z, b, beta)
-    return replace(last, Z=Z, intercept=b) if there < here else last
