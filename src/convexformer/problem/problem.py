@@ -415,18 +415,8 @@ class Problem(WeightedLoss):
             self._forget()
         S, b = self.scores(Z), self.inner_intercept(Z, b)
         primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
-        F, kept = S + self.best_intercept(S, b), self._last
-        # A dual point bounds all models: that of scores which differ by rounding does as well.
-        is_near = kept is not None and self._differ(kept[0], F) < ROUNDING
-        point = kept[1] if kept is not None and is_near else self.dual_point(F)
+        point = self.dual_point(S + self.best_intercept(S, b))
         return Certificate(primal, self.dual_value(point, beta), float(beta), self.beta_max)
-
-    def _differ(self, F: Array, G: Array) -> float:
-        """By how much inner scores differ at most, beside 1 and the largest of them."""
-        off = F - G
-        if self.loss.joint:  # which does not see what all scores have in common
-            off -= off[0, 0]
-        return float(np.abs(off).max() / (1.0 + np.abs(F).max()))
 
     # Second order -----------------------------------------------------------------------------
 

@@ -101,6 +101,8 @@ class Iterate:
     @classmethod
     def at(cls, problem: Problem, Z: Array, S: Array, b: Array) -> Iterate:
         b = problem.best_intercept(S, b)
+        if not problem.loss.translates:  # to the last digit what a certificate will make of it
+            b = problem.inner_intercept(Z, problem.outer_intercept(Z, b))
         F = S + b
         F.flags.writeable = False  # what is known there is looked up by the array itself
         return cls(Z, S, b, F, problem.loss_value(F), problem.penalty.value(Z))
