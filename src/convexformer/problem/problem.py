@@ -92,7 +92,7 @@ class Problem(WeightedLoss):
         # A joint loss sums over outputs, which is fast where samples are adjacent.
         Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
         super().__init__(loss, Y, weight, intercept)
-        self.center = design.means(weight) if intercept else None
+        self.center = self._means() if intercept else None
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -172,6 +172,15 @@ class Problem(WeightedLoss):
         self._scored: tuple[Array, Array] | None = None
         self._followed: list[Array] = []
 
+    def _means(self) -> Array:
+        """Means of columns; the same pass over X does for the dual point without tokens."""
+        if not self.follows:
+            return self.design.means(self.weight)
+        V, ones = self.null_direction, np.ones_like(self.Y)
+        _, _, M = self.design.follow(np.zeros(self.shape), ones, self.weight, V)
+        self._last = np.zeros_like(V) + self.null_intercept, self._point(V, M[:, :, 1:])
+        return np.asarray(M[:, :, 0] / self.weight.sum())
+
     # Primal -----------------------------------------------------------------------------------
 
     def scores(self, Z: Array) -> Array:
@@ -206,8 +215,7 @@ class Problem(WeightedLoss):
         F, left, M = self.design.follow(Z, self.Y + lift, self.weight, V)
         self._followed = [left, M[:, :, :1]]
         self._keep_scores(Z, F - lift)
-        M = np.ascontiguousarray(M[:, :, 1:])
-        self.beta_max = self._largest(V, M, self.penalty.dual_norms(M))
+        self.beta_max = self._largest(V, M[:, :, 1:], self.penalty.dual_norms(M[:, :, 1:]))
 
     def _followed_correlations(self, V: Array) -> Array | None:
         """Correlations of `V`, if it is what the last scores left, less the intercept's part.
@@ -305,9 +313,12 @@ class Problem(WeightedLoss):
         M = self._followed_correlations(V)
         if M is None:
             M = self.correlations(V, self.design.correlate)
-        point = DualPoint(V, M, self.penalty.dual_norms(M))
+        point = self._point(V, M)
         self._last = (lasting(F), point) if M.size + F.size < MOST_KEPT else None
         return point
+
+    def _point(self, V: Array, M: Array) -> DualPoint:
+        return DualPoint(V, M, self.penalty.dual_norms(M))
 
     def _dual_direction(self, F: Array) -> Array:
         """V of the dual point of inner scores `F`."""
