@@ -38,7 +38,7 @@ def never(*args, **kwargs):
 @pytest.fixture
 def steps_first(monkeypatch):
     """Problems of any size begin with steps."""
-    monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
+    monkeypatch.setattr(descent, "gram_is_quick", lambda *args: False)
 
 
 def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):

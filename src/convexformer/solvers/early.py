@@ -37,8 +37,8 @@ def solve(
     V = problem.null_direction
     norms = _expected_norms(problem, V)
     M = np.zeros(problem.shape)
-    groups, _ = descent._working_groups(problem, beta, at.Z, DualPoint(V, M, norms), True)
-    if len(groups) == 0 or not descent._gram_is_quick(problem, len(groups), True):
+    groups, _ = descent.working_groups(problem, beta, at.Z, DualPoint(V, M, norms), True)
+    if len(groups) == 0 or not descent.gram_is_quick(problem, len(groups), True):
         return None
     clock.n_iter += 1
     Q, q = work.grams.equations(groups, problem.unweighted(V)[:, 0])
