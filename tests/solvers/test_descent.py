@@ -47,7 +47,7 @@ def never(*args, **kwargs):
 @pytest.fixture
 def steps_first(monkeypatch):
     """Problems of any size begin with steps."""
-    monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
+    monkeypatch.setattr(descent, "gram_is_quick", lambda *args: False)
     monkeypatch.setattr(curved, "suits", lambda *args: False)
 
 

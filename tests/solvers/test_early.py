@@ -15,8 +15,9 @@ N, n, d = 4000, 7, 3
 
 @pytest.fixture(autouse=True)
 def far(monkeypatch):
-    """As if X were beyond the cache."""
+    """As if X were beyond the cache, and samples many."""
     monkeypatch.setattr(tokens, "FAR_BYTES", 0)
+    monkeypatch.setattr(early, "LEAST", 0)
 
 
 @pytest.fixture
@@ -29,10 +30,10 @@ def passes(monkeypatch):
     return made
 
 
-def made(weighted=False, intercept=False, scale=1.0, common=0.5):
+def made(weighted=False, intercept=False, scale=1.0, mean=1.0):
     rng = np.random.default_rng(0)
-    X, weight = rng.normal(size=(N, n, d)) + 1.0, rng.uniform(0, 2, N) if weighted else None
-    y = X[:, 1, :1] - X[:, 4, 1:2] + rng.normal(size=(N, 1)) + common
+    X, weight = rng.normal(size=(N, n, d)) + mean, rng.uniform(0, 2, N) if weighted else None
+    y = X[:, 1, :1] - X[:, 4, 1:2] + rng.normal(size=(N, 1)) + 0.5 * mean
     penalty = TokenOutput(np.linspace(0.5, 1.5, n)) if weighted else TokenOutput()
     return Problem(TokenDesign(scale * X), Squared(), penalty, y, weight, intercept)
 
@@ -43,7 +44,7 @@ def made(weighted=False, intercept=False, scale=1.0, common=0.5):
 def test_the_optimum_and_its_certificate_are_the_same(weighted, intercept, fraction):
     known, fresh = (made(weighted, intercept) for _ in range(2))
     beta = fraction * known.beta_max
-    assert early.fits(fresh) and not early.fits(known)
+    assert early.fits(fresh) is not intercept and not early.fits(known)
     found, expected = (solve(problem, beta, tol=1e-9) for problem in (fresh, known))
     assert found.converged
     assert found.certificate.beta_max == pytest.approx(known.beta_max, rel=1e-12)
@@ -53,17 +54,18 @@ def test_the_optimum_and_its_certificate_are_the_same(weighted, intercept, fract
     assert again.relative_gap == pytest.approx(found.certificate.relative_gap, abs=1e-12)
 
 
+@pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
-def test_one_pass_does_for_all(passes, scale):
-    beta = 0.4 * made(scale=scale).beta_max
+def test_one_pass_does_for_all(passes, scale, intercept):
+    beta = 0.4 * made(scale=scale, intercept=intercept).beta_max
     passes.clear()
-    found = solve(made(scale=scale), beta)
-    assert found.converged and len(passes) == 1
-    assert found.n_iter == found.trace[-1].iteration == 1
+    found = solve(made(scale=scale, intercept=intercept), beta)
+    assert found.converged and found.n_iter == found.trace[-1].iteration == 1
+    assert len(passes) == 1 + intercept  # another one for means
 
 
 def test_norms_are_expected_as_they_are():
-    problem = made(intercept=True)
+    problem = made(mean=0.0)
     norms = early._expected_norms(problem, problem.null_direction)
     exact = problem.dual_point(np.zeros_like(problem.Y) + problem.null_intercept).norms
     assert norms.shape == exact.shape
@@ -99,6 +101,8 @@ def test_nothing_is_used_from_beta_max_on(monkeypatch, fraction, intercept):
 
 
 def test_limits_and_wrong_values_are_as_ever():
+    with pytest.raises(ValueError, match="Scale X or y"):
+        solve(made(scale=1e160), 1.0)
     for beta in (0.0, -1.0, np.nan, np.inf):
         with pytest.raises(ValueError, match="beta"):
             solve(made(), beta)

@@ -65,7 +65,7 @@ def test_where_there_is_a_compiler_all_is_compiled():
 
 @pytest.fixture
 def sweeps_only(monkeypatch):
-    monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
+    monkeypatch.setattr(descent, "gram_is_quick", lambda *args: False)
     monkeypatch.setattr(newton, "minimise", never)
     monkeypatch.setattr(rounds.Round, "_newton_seconds", lambda self, Z: np.inf)
 
@@ -158,7 +158,7 @@ def spied(monkeypatch):
 @pytest.mark.usefixtures("cycle")
 def test_alike_tokens_are_left_to_newton_after_a_few_cycles(monkeypatch):
     problem, cycles = made(common=30.0, intercept=False), spied(monkeypatch)
-    monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
+    monkeypatch.setattr(descent, "gram_is_quick", lambda *args: False)
     assert solve(problem, 0.01 * problem.beta_max).converged
     assert 0 < len(cycles) <= 20
 
@@ -430,7 +430,7 @@ def test_tokens_are_read_once_and_hold_what_was_asked_for():
 def test_a_path_keeps_its_tokens(monkeypatch):
     problem, read = made(intercept=True), []
     plain = Tokens._read
-    monkeypatch.setattr(descent, "_gram_is_quick", lambda *args: False)
+    monkeypatch.setattr(descent, "gram_is_quick", lambda *args: False)
     monkeypatch.setattr(
         Tokens, "_read", lambda self, groups: read.extend(groups.tolist()) or plain(self, groups)
     )

@@ -64,13 +64,13 @@ static int NAMED(multiply)(const Columns *of, Py_ssize_t rows, Py_ssize_t own, d
     for (Py_ssize_t first = 0; first < rows; first += BLOCK) {
         const Py_ssize_t some = rows - first < BLOCK ? rows - first : BLOCK;
         NAMED(pack)(of, first, some, beside, panels);
-        for (Py_ssize_t j = 0; j < own; j += TILE) {
-            const Py_ssize_t panel = j / PANEL * PANEL;
-            if (j == panel)
-                NAMED(add_beside)(some, beside, panels + j * PITCH, b + j);
-            for (Py_ssize_t l = panel; l < padded; l += PANEL) /* half of what is symmetric */
-                NAMED(add_tile)(some, panels + panel * PITCH + j % PANEL, panels + l * PITCH,
-                                q + j * padded + l, padded);
+        for (Py_ssize_t k = 0; k < own; k += PANEL) {
+            const NUMBER *mine = panels + k * PITCH;
+            NAMED(add_beside)(some, beside, mine, b + k);
+            for (Py_ssize_t l = k; l < padded; l += PANEL) /* half of what is symmetric */
+                for (int j = 0; j < PANEL; j += TILE)
+                    NAMED(add_tile)(some, mine + j, panels + l * PITCH, q + (k + j) * padded + l,
+                                    padded);
         }
     }
     for (Py_ssize_t j = 0; j < own; j++)

@@ -92,7 +92,7 @@ class Problem(WeightedLoss):
         # A joint loss sums over outputs, which is fast where samples are adjacent.
         Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
         super().__init__(loss, Y, weight, intercept)
-        self.center = design.means(weight) if intercept else None
+        self.center = self._means() if intercept else None
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -174,6 +174,15 @@ class Problem(WeightedLoss):
         self._followed: list[Array] = []
         self._foreseen: Array | None = None
 
+    def _means(self) -> Array:
+        """Means of columns; the same pass over X does for the dual point without tokens."""
+        if not self.follows:
+            return self.design.means(self.weight)
+        V, ones = self.null_direction, np.ones_like(self.Y)
+        _, _, M = self.design.follow(np.zeros(self.shape), ones, self.weight, V)
+        self._last = np.zeros_like(V) + self.null_intercept, self._point(V, M[:, :, 1:])
+        return np.asarray(M[:, :, 0] / self.weight.sum())
+
     # Primal -----------------------------------------------------------------------------------
 
     def scores(self, Z: Array) -> Array:
@@ -209,8 +218,7 @@ class Problem(WeightedLoss):
         F, left, M = self.design.follow(Z, self.Y + lift, self.weight, V)
         self._followed = [left, M[:, :, :1]]
         self._keep_scores(Z, F - lift)
-        M = np.ascontiguousarray(M[:, :, 1:])
-        self.beta_max = self._largest(V, M, self.penalty.dual_norms(M))
+        self.beta_max = self._largest(V, M[:, :, 1:], self.penalty.dual_norms(M[:, :, 1:]))
 
     def recall(self, Z: Array) -> tuple[Array, Array] | None:
         """Scores of `Z` and the correlations of their dual point, if both are still known."""
@@ -333,9 +341,12 @@ class Problem(WeightedLoss):
         M = self._followed_correlations(V)
         if M is None:
             M = self.correlations(V, self.design.correlate)
-        point = DualPoint(V, M, self.penalty.dual_norms(M))
+        point = self._point(V, M)
         self._last = (lasting(F), point) if M.size + F.size < MOST_KEPT else None
         return point
+
+    def _point(self, V: Array, M: Array) -> DualPoint:
+        return DualPoint(V, M, self.penalty.dual_norms(M))
 
     def _dual_direction(self, F: Array) -> Array:
         """V of the dual point of inner scores `F`."""

@@ -23,7 +23,7 @@ if COMPILED:
     from ._rows import follow, multiply
 
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
-FAR_BYTES, NARROW = 1 << 24, 768  # of X, that stay in no cache; columns of a row that do
+FAR_BYTES, NARROW = 1 << 22, 768  # of X, beyond a core's own cache; columns of a row within it
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
 PANEL: dict[type, int] = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
 FITTING = (1e-12, 1e12)  # mean squares that float32 has room for

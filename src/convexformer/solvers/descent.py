@@ -59,9 +59,9 @@ def minimise(
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             clock.record(gap, at.Z)
             return at, True
-        groups, everyone = _working_groups(problem, beta, at.Z, point, sweeps)
+        groups, everyone = working_groups(problem, beta, at.Z, point, sweeps)
         compact = curved.suits(problem, len(groups))
-        by_gram = _gram_is_quick(problem, len(groups), sweeps)
+        by_gram = gram_is_quick(problem, len(groups), sweeps)
         if by_gram and not (sweeps or compact):  # Newton's method begins with the same point
             break
         clock.record(gap, at.Z)
@@ -108,7 +108,7 @@ def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: fl
     return at.gap(problem, problem.dual_point(at.F), beta) < 0.5 * gap
 
 
-def _gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:
+def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:
     """Whether there is a Gram matrix about when steps begin to be judged.
 
     That is when Newton's method is done, or when sweeps need read no more of X.
@@ -129,7 +129,7 @@ def _ready_soon(problem: Problem) -> int:
     return int(LITTLE_WORK // (problem.design.n_samples * problem.design.dim**2))
 
 
-def _working_groups(
+def working_groups(
     problem: Problem, beta: float, Z: Array, point: DualPoint, sweeps: bool
 ) -> tuple[Groups, bool]:
     """Tokens in use and the worst violators; and whether these are all.
@@ -155,4 +155,4 @@ def _working_groups(
 def _dear_gram(problem: Problem, n_groups: int) -> bool:
     """Whether there is to be a Gram matrix, of a size that some tokens are better spared."""
     work = problem.design.gram_work(n_groups * problem.design.dim)
-    return work > MUCH_WORK and _gram_is_quick(problem, n_groups, True)
+    return work > MUCH_WORK and gram_is_quick(problem, n_groups, True)

@@ -19,11 +19,14 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 PART, BLOCKS = 1 / 8, 8  # of the samples, and blocks of them that are spread over all
+LEAST = 1000  # of which that part is to consist, or it tells little
 
 
 def fits(problem: Problem) -> bool:
-    """Whether a pass over X is worth saving, and none has been made."""
-    return problem.follows and not problem.knows_beta_max and sweeps.suit(problem)
+    """Whether a pass over X is worth saving, and none has been made, for means or `beta_max`."""
+    fresh = not (problem.intercept or problem.knows_beta_max)
+    enough = PART * problem.design.n_samples >= LEAST
+    return fresh and enough and problem.follows and sweeps.suit(problem)
 
 
 def solve(
@@ -34,8 +37,8 @@ def solve(
     V = problem.null_direction
     norms = _expected_norms(problem, V)
     M = np.zeros(problem.shape)
-    groups, _ = descent._working_groups(problem, beta, at.Z, DualPoint(V, M, norms), True)
-    if len(groups) == 0 or not descent._gram_is_quick(problem, len(groups), True):
+    groups, _ = descent.working_groups(problem, beta, at.Z, DualPoint(V, M, norms), True)
+    if len(groups) == 0 or not descent.gram_is_quick(problem, len(groups), True):
         return None
     clock.n_iter += 1
     Q, q = work.grams.equations(groups, problem.unweighted(V)[:, 0])
@@ -50,10 +53,10 @@ def solve(
     Z = at.Z
     Z[groups] = found.cycles.best
     problem.follow(Z)
-    b = problem.outer_intercept(Z, problem.best_intercept(problem.scores(Z), at.b))
-    certificate = problem.certificate(Z, b, beta)
-    clock.record(certificate.relative_gap, Z)
-    return Solution(Z, b, certificate, certificate.relative_gap <= tol, clock.n_iter, clock.trace)
+    certificate = problem.certificate(Z, at.b, beta)
+    gap = certificate.relative_gap
+    clock.record(gap, Z)
+    return Solution(Z, at.b, certificate, gap <= tol, clock.n_iter, clock.trace)
 
 
 def _expected_norms(problem: Problem, V: Array) -> Array:
@@ -68,10 +71,9 @@ def _expected_norms(problem: Problem, V: Array) -> Array:
     size = max(1, int(PART * step))
     some = [slice(start, start + size) for start in range(0, BLOCKS * step, step)]
     M = np.stack([V[rows, 0] @ X[rows] for rows in some]).reshape(BLOCKS, *problem.shape[:2])
-    if problem.center is not None:
-        M -= np.array([V[rows].sum() for rows in some])[:, None, None] * problem.center
-    whole, parts = np.sum(M.sum(axis=0) ** 2, axis=1), np.sum(M**2, axis=(0, 2))
-    common = np.clip((whole - parts) * BLOCKS / (BLOCKS - 1), 0.0, whole)
     more = N / (BLOCKS * size)
-    norms = np.sqrt(more**2 * common + more * (whole - common))
+    with np.errstate(over="ignore", invalid="ignore"):  # then nothing is expected
+        whole, parts = np.sum(M.sum(axis=0) ** 2, axis=1), np.sum(M**2, axis=(0, 2))
+        common = np.clip((whole - parts) * BLOCKS / (BLOCKS - 1), 0.0, whole)
+        norms = np.sqrt(more**2 * common + more * (whole - common))
     return norms[:, None] / problem.penalty.column(len(norms))
