@@ -13,6 +13,8 @@ over.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +56,10 @@ def minimise(
     sweeps = suit(problem)
     work.descends &= size >= (TINY if sweeps else SMALL)
     while work.descends:
-        point = problem.dual_point(at.F)
+        if at.point is None:
+            at = replace(at, point=problem.dual_point(at.F))
+        point = at.point
+        assert point is not None
         gap = at.gap(problem, point, beta)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             clock.record(gap, at.Z)

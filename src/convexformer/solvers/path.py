@@ -110,8 +110,9 @@ def _solve_outputs(
     Where they share their curvature they descend together first.
     """
     if method == "auto" and sweeps.suit(problem):
-        at = Iterate.start(problem, init, beta)
+        at = work.line.start(problem, init, beta) or Iterate.start(problem, init, beta)
         at, done = descent.minimise(problem, beta, at, 0.9 * tol, clock, work)
+        work.line.add(problem, beta, at)
         Z, b = at.Z, problem.outer_intercept(at.Z, at.b)
         if done:
             return Z, b
@@ -194,7 +195,9 @@ def _solve_one(
         at = Iterate.start(problem, None, beta)
         clock.record(at.gap(problem, problem.dual_point(at.F), beta), at.Z)
     else:
-        at = _minimise(problem, beta, Iterate.start(problem, init, beta), tol, clock, method, work)
+        start = work.line.start(problem, init, beta) or Iterate.start(problem, init, beta)
+        at = _minimise(problem, beta, start, tol, clock, method, work)
+        work.line.add(problem, beta, at)
     return at.Z, problem.outer_intercept(at.Z, at.b)
 
 
@@ -251,7 +254,8 @@ def solve_path(
     for beta in betas:
         clock = Clock(max_iter, started.left, callback)
         start = init
-        if before is not None and init is not None:
+        leads = work.line.leads(problem, init, beta)
+        if before is not None and init is not None and not leads:
             start = _extrapolated(problem, before, init, beta)
         before, init = init, _solve(problem, beta, tol, clock, start, method, work)
         yield init

@@ -97,6 +97,7 @@ class Iterate:
     F: Array  # (N, c), scores with the intercept
     loss: float
     penalty: float  # without beta
+    point: DualPoint | None = None  # of F, if it is known
 
     @classmethod
     def at(cls, problem: Problem, Z: Array, S: Array, b: Array) -> Iterate:

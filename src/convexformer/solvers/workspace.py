@@ -18,6 +18,7 @@ from ..problem.designs import (
     transposed_product,
 )
 from .blocks import Axes
+from .line import Line
 from .machine import CACHE
 from .sweeps import Tokens
 
@@ -44,6 +45,7 @@ class Workspace:
         self.shared: Any = None  # kernel of outputs that share tokens
         self.columns = Columns(problem.design, problem.center)
         self.tokens = Tokens(problem)
+        self.line = Line()  # of points of a path
         self.descends = True  # whether first-order steps may be the quick way
         self.products = 0.0  # of a solve by conjugate gradients, in the last model
         self.factorise = False  # whether conjugate gradients have proved too slow
