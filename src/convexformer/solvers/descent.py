@@ -13,8 +13,6 @@ over.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,10 +54,7 @@ def minimise(
     sweeps = suit(problem)
     work.descends &= size >= (TINY if sweeps else SMALL)
     while work.descends:
-        if at.point is None:
-            at = replace(at, point=problem.dual_point(at.F))
-        point = at.point
-        assert point is not None
+        at.point = point = at.point or problem.dual_point(at.F)
         gap = at.gap(problem, point, beta)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             clock.record(gap, at.Z)

@@ -61,4 +61,5 @@ def _beyond(problem: Problem, before: Iterate, last: Iterate, ahead: float) -> I
     pairs = (before.point.V, last.point.V), (before.point.M, last.point.M)
     V, M = (end + ahead * (end - start) for start, end in pairs)
     at = Iterate.at(problem, Z, S, last.b)
-    return replace(at, point=DualPoint(V, M, problem.penalty.dual_norms(M)))
+    at.point = DualPoint(V, M, problem.penalty.dual_norms(M))
+    return at
