@@ -625,7 +625,8 @@ VECTORISED static void transpose_groups(const Transpose *at)
             const Py_ssize_t few = all - j < COLUMNS ? all - j : COLUMNS;
             Py_ssize_t m = 0;
             while (m < few) { /* what a token has of these columns lies together */
-                const Py_ssize_t k = (j + m) / d, end = (k + 1) * d - j < few ? (k + 1) * d - j : few;
+                const Py_ssize_t k = (j + m) / d, next = (k + 1) * d - j;
+                const Py_ssize_t end = next < few ? next : few;
                 const Py_ssize_t from = (at->group[k] - k) * d + j;
                 const double *center = at->center + j;
                 for (Py_ssize_t l = 0; l < some; l++) {

@@ -24,8 +24,8 @@ class Line:
 
     def add(self, problem: Problem, beta: float, at: Iterate) -> None:
         """Keep a point, the best there is at `beta`."""
-        size = problem.Y.size + int(np.prod(problem.shape))
-        if not problem.loss.quadratic or at.point is None or size > MOST_KEPT:
+        large = problem.Y.size + at.Z.size > MOST_KEPT
+        if not problem.loss.quadratic or at.point is None or large:
             self._points = []
             return
         if self._problem is not problem:

@@ -271,7 +271,7 @@ class Sweeps(Round):
             if fall > 0:  # what is left may take fewer, if the gap falls on as in the last cycle
                 sweeps = min(SWEEPS, FEWEST + int(self.ahead(target) / fall))
             self.value, gap = self.cycles.run(sweeps)
-            fall = float(np.log(self.least / max(gap, TINY * self.least))) / sweeps
+            fall = float(np.log(self.least / gap)) / sweeps if 0 < gap < self.least else 0.0
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
