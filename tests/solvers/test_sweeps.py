@@ -28,7 +28,7 @@ from convexformer.solvers import (
     sweeps,
 )
 from convexformer.solvers.secular import SecularNewton
-from convexformer.solvers.solution import Solution
+from convexformer.solvers.solution import Clock, Iterate, Solution
 from convexformer.solvers.sweeps import Tokens
 from convexformer.solvers.systems import GramSystem
 
@@ -214,6 +214,19 @@ def test_a_last_cycle_is_as_short_as_will_do(monkeypatch):
     for fraction in (0.2, 0.1, 0.05, 0.02):
         assert solve(problem, fraction * problem.beta_max).converged
     assert set(counts) <= set(range(2, 6)) and 5 in counts and min(counts) < 5
+
+
+@pytest.mark.usefixtures("cycle")
+@pytest.mark.parametrize("gap", [0.0, -1e-18, 1e-3])
+def test_a_round_may_start_where_it_ends(gap):
+    problem = made(N=200, n=5, d=3)
+    beta = 0.3 * problem.beta_max
+    at = Iterate.start(problem, solve(problem, beta, tol=1e-12), beta)
+    groups = np.arange(5)
+    given = problem, beta, at, problem.dual_point(at.F), groups, gap * at.primal(beta)
+    descent = sweeps.Sweeps(*given, Tokens(problem).of(groups), True)
+    assert descent.run(1e-9, 1e-9, Clock(10))
+    assert descent.found().primal(beta) <= at.primal(beta) * (1 + 1e-12)
 
 
 @pytest.mark.usefixtures("cycle")

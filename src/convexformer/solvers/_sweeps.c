@@ -137,7 +137,17 @@ VECTORISED static void subtract_double(const Round *at, Py_ssize_t c, const doub
                                        const double *move, double *e)
 {
     const Py_ssize_t N = at->N, d = at->d;
-    for (Py_ssize_t l = 0; l < c; l++, e += N, move += d) {
+    Py_ssize_t l = 0;
+    for (; d < 4 && l + 4 <= c; l += 4, e += 4 * N, move += 4 * d) /* outputs share what is read */
+        for (Py_ssize_t j = 0; j < d; j++) {
+            const double *a = A + j * N, *m = move + j;
+            const double m0 = m[0], m1 = m[d], m2 = m[2 * d], m3 = m[3 * d];
+            double *e1 = e + N, *e2 = e1 + N, *e3 = e2 + N;
+#pragma omp simd
+            for (Py_ssize_t i = 0; i < N; i++)
+                e[i] -= m0 * a[i], e1[i] -= m1 * a[i], e2[i] -= m2 * a[i], e3[i] -= m3 * a[i];
+        }
+    for (; l < c; l++, e += N, move += d) {
         Py_ssize_t j = 0;
         for (; j + 4 <= d; j += 4) {
             const double *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N, *m = move + j;
@@ -600,7 +610,8 @@ VECTORISED static void transpose_groups(const Transpose *at)
             const Py_ssize_t few = all - j < COLUMNS ? all - j : COLUMNS;
             Py_ssize_t m = 0;
             while (m < few) { /* what a token has of these columns lies together */
-                const Py_ssize_t k = (j + m) / d, end = (k + 1) * d - j < few ? (k + 1) * d - j : few;
+                const Py_ssize_t k = (j + m) / d, next = (k + 1) * d - j;
+                const Py_ssize_t end = next < few ? next : few;
                 const Py_ssize_t from = (at->group[k] - k) * d + j;
                 const double *center = at->center + j;
                 for (Py_ssize_t l = 0; l < some; l++) {

@@ -199,7 +199,8 @@ def _solve_one(
         at = Iterate.start(problem, None, beta)
         clock.record(at.gap(problem, problem.dual_point(at.F), beta), at.Z)
     else:
-        at = _minimise(problem, beta, Iterate.start(problem, init, beta), tol, clock, method, work)
+        start = Iterate.start(problem, init, beta)
+        at = _minimise(problem, beta, start, tol, clock, method, work)
     return at.Z, problem.outer_intercept(at.Z, at.b)
 
 

@@ -29,7 +29,7 @@ MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 SHORTEST = 512  # columns of a run, on average, that are worth reading by themselves
 LARGE = 1e9  # multiply-adds from which a float32 kernel pays
-LARGE_GRAM = 3e7  # and a float32 Gram matrix
+LARGE_GRAM = 2e7  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 STALE = 0.3  # relative change of eta that an update makes up for
 
