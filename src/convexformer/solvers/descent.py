@@ -54,7 +54,7 @@ def minimise(
     sweeps = suit(problem)
     work.descends &= size >= (TINY if sweeps else SMALL) or curved.suits(problem, 1)
     while work.descends:
-        at.point = point = at.point or problem.dual_point(at.F)
+        point = problem.dual_point(at.F)
         gap = at.gap(problem, point, beta)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             clock.record(gap, at.Z)
