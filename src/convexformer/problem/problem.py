@@ -340,10 +340,16 @@ class Problem(WeightedLoss):
         V = self._dual_direction(F)
         M = self._followed_correlations(V)
         if M is None:
-            M = self.correlations(V, self.design.correlate)
+            M = self.correlations(V, self._correlate)
         point = self._point(V, M)
         self._last = (lasting(F), point) if M.size + F.size < MOST_KEPT else None
         return point
+
+    def _correlate(self, V: Array) -> Array:
+        """Correlations of `V`, summed in one order however they come: `beta_max` is one number."""
+        if not self.follows:
+            return self.design.correlate(V)
+        return self.design.follow(np.zeros(self.shape), V, np.ones(len(V)))[2]
 
     def _point(self, V: Array, M: Array) -> DualPoint:
         return DualPoint(V, M, self.penalty.dual_norms(M))

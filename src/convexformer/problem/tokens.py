@@ -204,8 +204,6 @@ class TokenDesign(Design):
             return self._nonzeros.correlate(V).reshape(*self.X.shape[1:], -1)
         if not self._is_plain:
             return self._correlate(V, np.arange(self.n_groups))
-        if self.follows and V.shape[1] == 1:
-            return self.follow(np.zeros((*self.X.shape[1:], 1)), V, np.ones(len(V)))[2]
         M = transposed_product(self.X.reshape(self.n_samples, -1), V)
         return M.reshape(*self.X.shape[1:], -1)
 
