@@ -225,7 +225,7 @@ def test_bad_strengths(kind, refit):
 
 def test_early_stops_are_told(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="selection_certificate_ holds its true gap"):
-        ConvexAttentionClassifier(0.01, refit=True, max_iter=1).fit(X, LABEL)
+        ConvexAttentionClassifier(0.01, refit=True, max_time=1e-9).fit(X, LABEL)
     monkeypatch.setattr("convexformer.solvers.refit.MAX_ITER", 1)
     with pytest.warns(ConvergenceWarning, match="The refit stopped before"):
         ConvexAttentionClassifier(0.3, refit=True).fit(X, LABEL)

@@ -19,7 +19,7 @@
 #define UNSEEN 3       /* steps by which the objective may fall too little to see */
 #define RECENT 4       /* cycles by which speed is judged */
 #define HALVINGS 30    /* of a move */
-#define INNER_GAP 0.01 /* of the gap that a model's may have, if that is above what is wanted */
+#define INNER_GAP 0.001 /* of the gap that a model's may have, if that is above what is wanted */
 #define WANTED 0.1     /* of what is wanted that a model's may always have */
 #define CANCELLED 1e-6 /* of a sum of squares: where less is left, digits are gone */
 
@@ -39,6 +39,7 @@ typedef struct {
     double *unit, *limits, *step, *block;
     float *gram;
     const void **rows;          /* of Q, and of gram, by block */
+    Py_ssize_t *first;          /* (p,): where coefficients have a column of the first output */
     double loss, penalty;
 } Newton;
 
@@ -50,8 +51,7 @@ static Py_ssize_t pair(Py_ssize_t l, Py_ssize_t m)
 /* Where coefficients have column j of output l. */
 static Py_ssize_t place(const Newton *at, Py_ssize_t j, Py_ssize_t l)
 {
-    const Py_ssize_t d = at->X->d;
-    return (j / d * at->c + l) * d + j % d;
+    return at->first[j] + l * at->X->d;
 }
 
 /* The objective -------------------------------------------------------------------------------- */
@@ -249,18 +249,23 @@ static int form(Newton *at)
             weighted_gram(at->X, at->W + pair(l, m) * at->X->N, at->packed, at->G);
             for (Py_ssize_t j = 0; j < p; j++)
                 for (Py_ssize_t k = 0; k <= j; k++) {
-                    const Py_ssize_t jl = place(at, j, l), km = place(at, k, m);
-                    const Py_ssize_t jm = place(at, j, m), kl = place(at, k, l);
                     const double g = at->G[j * stride + k];
+                    const Py_ssize_t jl = place(at, j, l), km = place(at, k, m);
                     Q[jl * size + km] = Q[km * size + jl] = g;
-                    Q[jm * size + kl] = Q[kl * size + jm] = g;
+                    if (l != m) {
+                        const Py_ssize_t jm = place(at, j, m), kl = place(at, k, l);
+                        Q[jm * size + kl] = Q[kl * size + jm] = g;
+                    }
                 }
         }
     for (Py_ssize_t u = 0; u < size && at->intercept; u++) {
         const double whole = Q[u * size + u], *t = at->T + u * c;
-        for (Py_ssize_t v = 0; v < size; v++)
+        for (Py_ssize_t v = 0; v < size; v++) {
+            double taken = 0;
             for (Py_ssize_t l = 0; l < c; l++)
-                Q[u * size + v] -= t[l] * at->T[v * c + l];
+                taken += t[l] * at->T[v * c + l];
+            Q[u * size + v] -= taken;
+        }
         if (Q[u * size + u] < CANCELLED * whole)
             return 0;
     }
@@ -278,8 +283,11 @@ static void prepare_sweeps(Newton *at)
         at->unit[e] = trace > 0 ? sqrt(trace / width) : 1;
     }
     for (Py_ssize_t u = 0; u < size; u++)
-        for (Py_ssize_t v = 0; v < size; v++)
-            at->Q[u * size + v] /= at->unit[u / width] * at->unit[v / width];
+        for (Py_ssize_t e = 0; e < at->blocks; e++) {
+            const double by = 1 / (at->unit[u / width] * at->unit[e]);
+            for (Py_ssize_t v = e * width; v < (e + 1) * width; v++)
+                at->Q[u * size + v] *= by;
+        }
     for (Py_ssize_t e = 0; e < at->blocks; e++) {
         float *G = at->gram + e * width * width;
         for (Py_ssize_t i = 0; i < width; i++)
@@ -422,8 +430,11 @@ static int reserve(Newton *at, double **numbers)
     double *next = *numbers = calloc(total, sizeof *next);
     at->gram = malloc(at->blocks * square * sizeof *at->gram);
     at->rows = malloc(2 * at->blocks * sizeof *at->rows);
-    if (next == NULL || at->gram == NULL || at->rows == NULL)
+    at->first = malloc(p * sizeof *at->first);
+    if (next == NULL || at->gram == NULL || at->rows == NULL || at->first == NULL)
         return 0;
+    for (Py_ssize_t j = 0; j < p; j++)
+        at->first[j] = j / at->X->d * c * at->X->d + j % at->X->d;
     for (int k = 0; k < count; next += sizes[k++])
         *parts[k] = next;
     return 1;
@@ -474,6 +485,7 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
     free(numbers);
     free(at.gram);
     free(at.rows);
+    free(at.first);
     free(X.start);
     free(X.column);
     free(X.value);
