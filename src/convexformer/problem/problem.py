@@ -23,7 +23,8 @@ from .foremost import foremost
 from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
-from .weighted import MOST_KEPT, ROUNDING, WeightedLoss, lasting, same
+from .scored import ScoredLoss
+from .weighted import MOST_KEPT, ROUNDING, lasting, same
 
 Array = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ class DualPoint:
     values: dict[float, float] = field(default_factory=dict)  # dual values, by beta
 
 
-class Problem(WeightedLoss):
+class Problem(ScoredLoss):
     r"""A convex training problem.
 
     Parameters
@@ -170,8 +171,6 @@ class Problem(WeightedLoss):
     def _forget(self) -> None:
         super()._forget()
         self._last: tuple[Array, DualPoint] | None = None
-        self._scored: tuple[Array, Array] | None = None
-        self._followed: list[Array] = []
         self._foreseen: Array | None = None
 
     def _means(self) -> Array:
@@ -184,33 +183,6 @@ class Problem(WeightedLoss):
         return np.asarray(M[:, :, 0] / self.weight.sum())
 
     # Primal -----------------------------------------------------------------------------------
-
-    def scores(self, Z: Array) -> Array:
-        """Prediction without intercept, from centred columns: ``(N, c)``, to be read only.
-
-        The last one is kept, for the certificate and the next point of a path.
-        """
-        kept = self._scored  # once: another thread may put its own there
-        if kept is not None and same(kept[0], Z):
-            return kept[1]
-        lift = self._lift(Z)
-        if self.follows:
-            F, *self._followed = self.design.follow(Z, self.Y + lift, self.weight)
-        else:
-            groups = np.flatnonzero(Z.any(axis=(1, 2)))
-            everything = self.design.prefers_all(groups)
-            F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
-        return self._keep_scores(Z, F - lift)
-
-    @property
-    def follows(self) -> bool:
-        """Whether a point's scores and dual point come in one pass over X."""
-        return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
-
-    def _keep_scores(self, Z: Array, S: Array) -> Array:
-        S.flags.writeable = False
-        self._scored = (lasting(Z), S) if Z.size + S.size < MOST_KEPT else None
-        return S
 
     def follow(self, Z: Array) -> None:
         """Find out in one pass over X what the certificate of `Z` takes, `beta_max` included."""
@@ -238,41 +210,6 @@ class Problem(WeightedLoss):
         F = S + self.best_intercept(S, np.zeros(self.n_outputs))
         self._foreseen = Z
         self._last = (F, DualPoint(self._dual_direction(F), M, self.penalty.dual_norms(M)))
-
-    def _followed_correlations(self, V: Array) -> Array | None:
-        """Correlations of `V`, if it is what the last scores left, less the intercept's part.
-
-        As a squared loss's dual point is: both come in one pass over X where that is quicker.
-        """
-        kept = self._followed  # once: another thread may put its own there
-        if not kept:
-            return None
-        shift, mean = 0.0, np.zeros(1)
-        if self.center is not None:
-            total = float(self.weight.sum())
-            shift, mean = float((kept[0] - V).sum()) / total, total * self.center[:, :, None]
-        off = np.abs(kept[0] - shift * self.weight[:, None] - V).max()
-        return None if off > 1e-13 * np.abs(V).max() else kept[1] - shift * mean
-
-    def _lift(self, Z: Array) -> Array:
-        """What centring takes from the scores, ``means . Z``: ``(c,)``."""
-        if self.center is None:
-            return np.zeros(self.n_outputs)
-        return np.asarray(self.center.ravel() @ Z.reshape(-1, self.n_outputs))
-
-    def inner_intercept(self, Z: Array, b: Array) -> Array:
-        """The intercept that goes with `scores`."""
-        return b - self._shift + self._lift(Z)
-
-    def outer_intercept(self, Z: Array, b: Array) -> Array:
-        """The user's intercept, for raw X and Y."""
-        b = b + self._shift - self._lift(Z)
-        # Softmax does not see what all outputs share: of all intercepts return the balanced one.
-        return b - b.mean() if self.loss.joint and self.intercept else b
-
-    def predict(self, Z: Array, b: Array) -> Array:
-        """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
-        return self.scores(Z) + self.inner_intercept(Z, b) + self._shift
 
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""

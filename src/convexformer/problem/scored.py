@@ -1,0 +1,90 @@
+"""The loss of coefficients: their scores, and the intercept that goes with these."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .designs import Design
+from .weighted import MOST_KEPT, WeightedLoss, lasting, same
+
+Array = NDArray[np.float64]
+
+
+class ScoredLoss(WeightedLoss):
+    """A loss of the scores that a design gives coefficients.
+
+    Inside, columns are less their means, and targets less a shift, wherever there is an intercept.
+    What the last coefficients score is kept.
+    """
+
+    design: Design
+    center: Array | None  # (n_groups, d), means of columns
+    _shift: Array  # (c,)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._scored: tuple[Array, Array] | None = None
+        self._followed: list[Array] = []
+
+    def scores(self, Z: Array) -> Array:
+        """Prediction without intercept, from centred columns: ``(N, c)``, to be read only.
+
+        The last one is kept, for the certificate and the next point of a path.
+        """
+        kept = self._scored  # once: another thread may put its own there
+        if kept is not None and same(kept[0], Z):
+            return kept[1]
+        lift = self._lift(Z)
+        if self.follows:
+            F, *self._followed = self.design.follow(Z, self.Y + lift, self.weight)
+        else:
+            groups = np.flatnonzero(Z.any(axis=(1, 2)))
+            everything = self.design.prefers_all(groups)
+            F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
+        return self._keep_scores(Z, F - lift)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a point's scores and dual point come in one pass over X."""
+        return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
+
+    def _keep_scores(self, Z: Array, S: Array) -> Array:
+        S.flags.writeable = False
+        self._scored = (lasting(Z), S) if Z.size + S.size < MOST_KEPT else None
+        return S
+
+    def _followed_correlations(self, V: Array) -> Array | None:
+        """Correlations of `V`, if it is what the last scores left, less the intercept's part.
+
+        As a squared loss's dual point is: both come in one pass over X where that is quicker.
+        """
+        kept = self._followed  # once: another thread may put its own there
+        if not kept:
+            return None
+        shift, mean = 0.0, np.zeros(1)
+        if self.center is not None:
+            total = float(self.weight.sum())
+            shift, mean = float((kept[0] - V).sum()) / total, total * self.center[:, :, None]
+        off = np.abs(kept[0] - shift * self.weight[:, None] - V).max()
+        return None if off > 1e-13 * np.abs(V).max() else kept[1] - shift * mean
+
+    def _lift(self, Z: Array) -> Array:
+        """What centring takes from the scores, ``means . Z``: ``(c,)``."""
+        if self.center is None:
+            return np.zeros(self.n_outputs)
+        return np.asarray(self.center.ravel() @ Z.reshape(-1, self.n_outputs))
+
+    def inner_intercept(self, Z: Array, b: Array) -> Array:
+        """The intercept that goes with `scores`."""
+        return b - self._shift + self._lift(Z)
+
+    def outer_intercept(self, Z: Array, b: Array) -> Array:
+        """The user's intercept, for raw X and Y."""
+        b = b + self._shift - self._lift(Z)
+        # Softmax does not see what all outputs share: of all intercepts return the balanced one.
+        return b - b.mean() if self.loss.joint and self.intercept else b
+
+    def predict(self, Z: Array, b: Array) -> Array:
+        """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
+        return self.scores(Z) + self.inner_intercept(Z, b) + self._shift
