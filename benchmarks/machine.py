@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}  # the most first
+
 
 def describe(versions: dict[str, str], command: str, before: dict[str, Any]) -> dict[str, Any]:
     """Machine, versions, command and dates; what was recorded `before` is kept beside."""
@@ -30,12 +32,16 @@ def describe(versions: dict[str, str], command: str, before: dict[str, Any]) -> 
 
 
 def _processor() -> str:
+    """Its name, and which of the vector instructions that matter it has: names tell little."""
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    words = dict(
+        (part.strip() for part in line.split(":", 1))
+        for line in (info.read_text().splitlines() if info.exists() else [])
+        if ":" in line
+    )
+    name = words.get("model name") or platform.processor() or platform.machine()
+    flags = words.get("flags", "").split()
+    return name + next((f" ({known})" for flag, known in VECTORS.items() if flag in flags), "")
 
 
 def _memory() -> float:

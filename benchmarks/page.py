@@ -64,10 +64,10 @@ SHORT = """### Short of the goal
 
 What the goal would leave time for: passes over X, or second-order matrices of the tokens in use,
 beside what ours took; where no peer arrived it is their limit that hides the goal, and there is no
-row. A certified solution takes three passes whatever the method: correlations of
-the targets, then scores and correlations of what is returned (a point of a path two). Where X has
-less than a million entries it is not passes that take the time but calls, some 10 µs each. The last
-column says what the goal would ask for.
+row. A certified solution takes three passes, as a rule: correlations of the targets, then scores
+and correlations of what is returned (a point of a path the latter two; of many narrow rows one pass
+may do for all). Where X has less than a million entries it is not passes that take the time but
+calls, some 10 µs each. The last column says what the goal would ask for.
 
 """
 FEW_PASSES = 5  # hardly more than a certificate's
@@ -123,7 +123,8 @@ def _older(done: Mapping[str, Any]) -> str:
         name: datetime.fromisoformat(cell.get("measured", LONG_AGO)) for name, cell in done.items()
     }
     names = ", ".join(n for n, then in since.items() if max(since.values()) - then > AT_ONCE)
-    return f"Measured earlier, with the solver as it was then: {names}.\n" if names else ""
+    words = "Measured earlier, with the solver as it was then, and perhaps on another machine"
+    return f"{words}: {names}.\n" if names else ""
 
 
 def _verdict(cells: Sequence[CellSummary]) -> str:
@@ -200,8 +201,7 @@ def _asked(cell: CellSummary, passes: float, matrices: float) -> str:
     """What a goal that was missed asks for."""
     points = len(cell.facts["fractions"])
     if passes < FEW_PASSES * points:
-        certificate = 3 if points == 1 else 2
-        return f"{passes / points:.2g} passes a point, {certificate} of them the certificate's"
+        return f"{passes / points:.2g} passes a point, the certificate's among them"
     N, n, d, _ = cell.facts["shape"]
     if N * n * d < SMALL_X:
         return "a small X: fewer calls of NumPy"

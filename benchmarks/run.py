@@ -209,12 +209,19 @@ def main(arguments: list[str] | None = None) -> None:
                 print("out of minutes; run again for the rest", file=sys.stderr)
                 break
             results["cells"][cell.name] = contest.play(cell)
-            command = " ".join(["python -m benchmarks.run", *sys.argv[1:]])
-            results["environment"] = describe(contest.versions, command, results)
+            everything = {one.name: None for one in GRIDS[options.grid]()}  # in the grid's order
+            found = {name: results["cells"].get(name) for name in everything | results["cells"]}
+            results["cells"] = {name: one for name, one in found.items() if one is not None}
+            results["environment"] = describe(contest.versions, _command(options), results)
             results["speeds"] = results.get("speeds") or speeds()
             _write(file, results)
     finally:
         contest.end()
+
+
+def _command(options: argparse.Namespace) -> str:
+    words = ["python -m benchmarks.run", f"--grid {options.grid}", f"--factor {options.factor:g}"]
+    return " ".join([*words, f'--only "{options.only}"'] if options.only else words)
 
 
 def _names(given: str | None, grid: str) -> list[str]:
