@@ -94,7 +94,7 @@ def test_the_page_names_every_cell_and_every_loss(results, tmp_path):
     assert re.search(r"\*\*Lost\*\*, a peer was faster: .*path \(", shown)
     assert re.search(r"Short of the goal: .*gated/0\.2", shown)
     assert re.search(r"### Short of the goal\n(.*\n)*\| gated/0\.2 \| 1e-06 \| .* \|\n", shown)
-    assert "Measured earlier, with the solver as it was then: path.\n" in shown
+    assert "as it was then, and perhaps on another machine: path.\n" in shown
     assert "| N | 40, 80 |" in shown and "| h | 2, 4 |" in shown
 
 
