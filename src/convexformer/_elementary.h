@@ -1,8 +1,14 @@
 /* Exponentials and logarithms without branches, so that compilers vectorise loops over them, and by
    short chains of sums; within two units in the last place. */
 
+#include <float.h>
 #include <stdint.h>
 #include <string.h>
+
+/* Then NumPy does the same. */
+#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0)
+#error "Rounding by sums takes arithmetic that is neither reordered nor of excess precision."
+#endif
 
 #define LN2_HIGH 0x1.62e42fefap-1 /* few enough bits for exact products with exponents */
 #define LN2_LOW 0x1.cf79abc9e3b3ap-40
@@ -36,7 +42,7 @@ static inline double exp_below(double given)
                         r2 * (1.0 / 479001600 + r * (1.0 / 6227020800.0));
     const double sum = 1 + (r + r2 * (low + r4 * middle + r8 * high));
     const uint64_t bits = (uint64_t)to_bits(sum) + ((uint64_t)to_bits(shifted) << 52);
-    return given > -708.0 ? from_bits((int64_t)bits) : 0;
+    return given < -708.0 ? 0 : from_bits((int64_t)bits) + 0 * given; /* NaN stays NaN */
 }
 
 /* 2 artanh(t) for |t| <= 1/3, by its series. */

@@ -13,7 +13,7 @@ VECTORISED static void expand_logistic(Py_ssize_t size, const double *F, const d
     for (Py_ssize_t i = 0; i < size; i++) {
         const double margin = Y[i] * F[i], small = exp_below(-fabs(F[i]));
         const double share = 1 / (1 + small);
-        value[i] = (margin < 0 ? -margin : 0) + log1p_near(small);
+        value[i] = (margin > 0 ? 0 : -margin) + log1p_near(small); /* NaN stays NaN */
         V[i] = Y[i] * (margin > 0 ? small : 1) * share;
         H[i] = small * share * share;
     }

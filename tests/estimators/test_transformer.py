@@ -112,6 +112,15 @@ def test_saved_models_predict_the_same(tmp_path, cv):
     assert again.certificate_ == model.certificate_
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_pairs_are_drawn_whichever_class_has_the_majority(share):
+    X, _ = interaction()
+    f = X[:, 0, 0] * X[:, 2, 1]
+    y = (f > np.quantile(f, 1 - share)).astype(int)
+    model = ConvexTransformerClassifier(0.1, n_gates=16, gates="pairs", random_state=0).fit(X, y)
+    assert np.all(np.abs(model.gate_directions_[1:]).sum(axis=(1, 2)) > 0)
+
+
 def test_warm_start_takes_fewer_iterations():
     X, y = interaction()
     Y = np.stack([y, X[:, 0, 0]], axis=1)

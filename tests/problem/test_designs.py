@@ -5,7 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from convexformer.problem import TokenDesign, designs
+from convexformer.problem import Problem, Squared, Token, TokenDesign, designs
+from convexformer.solvers import solve
 
 N, n, d, c = 23, 6, 4, 3
 GROUPS = np.array([4, 0, 3])
@@ -236,3 +237,15 @@ def test_a_mask_of_another_kind_is_refused(mask):
 def test_sizes():
     design = TokenDesign(base())
     assert (design.n_samples, design.n_groups, design.dim) == (N, n, d)
+
+
+@pytest.mark.parametrize("N", [80, 900])
+@pytest.mark.parametrize("letters", [False, True])
+def test_x_may_lie_at_any_address(N, letters):
+    rng = np.random.default_rng(0)
+    raw = np.zeros(8 * N * 40 + 4, np.uint8)
+    X = raw[4:].view(float).reshape(N, 2, 20)
+    X[:] = np.eye(20)[rng.integers(20, size=(N, 2))] if letters else rng.normal(size=X.shape)
+    assert not X.flags.aligned
+    problem = Problem(TokenDesign(X), Squared(), Token(), X[:, 0, :1] + rng.normal(size=(N, 1)))
+    assert solve(problem, 0.1 * problem.beta_max).converged

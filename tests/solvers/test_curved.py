@@ -92,6 +92,30 @@ def test_alike_tokens_end_in_newtons_method(monkeypatch):
     assert calls
 
 
+def test_weights_may_lie_anywhere():
+    X, Y = numbers()
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, size=(len(X), 2))
+    for weight in (weights[:, 0], np.broadcast_to(2.0, len(X))):
+        problem = Problem(TokenDesign(X), Logistic(), Token(), Y, weight)
+        assert solve(problem, 0.1 * problem.beta_max).converged
+
+
+def test_no_certificate_vouches_for_nan():
+    X, Y = numbers()
+    problem = Problem(TokenDesign(X), Logistic(), Token(), Y)
+    beta = 0.1 * problem.beta_max
+    found = problem.certificate(solve(problem, beta).Z, np.array([np.nan]), beta)
+    assert np.isnan(found.primal) and not found.relative_gap <= 1e-6
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_start_at_zero_just_below_beta_max(seed):
+    X, Y = numbers(seed=seed)
+    problem = Problem(TokenDesign(X), Logistic(), Token(), Y)
+    zero = solve(problem, problem.beta_max)
+    assert solve(problem, np.nextafter(problem.beta_max, 0.0), init=zero).converged
+
+
 def test_arrays_of_other_sizes_are_refused():
     none, ones = np.empty(0, dtype=np.int32), np.ones(4)
     start, place = np.arange(5, dtype=np.int32), np.array([0, -1, 1], dtype=np.int32)

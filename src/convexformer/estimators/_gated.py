@@ -62,7 +62,8 @@ class Gated(ConvexAttention, Persistent):
 
     def _sides(self, Y: Array) -> NDArray[np.intp]:
         """Labels between which to draw gates: classes, or above and below the median."""
-        above = np.greater(Y, np.median(Y, axis=0))
+        median = np.median(Y, axis=0)  # it may be the largest: most of two labels
+        above = np.where(median < np.max(Y, axis=0), np.greater(Y, median), np.equal(Y, median))
         return np.unique(above, axis=0, return_inverse=True)[1].ravel()
 
     def _design(self, samples: Samples) -> Design:

@@ -11,7 +11,7 @@ VECTORISED static void dual_logistic(Py_ssize_t size, const double *V, const dou
 {
 #pragma omp simd
     for (Py_ssize_t i = 0; i < size; i++) {
-        const double q = Y[i] * V[i], least = q < 0.5 ? q : 1 - q, s = least > 0 ? least : 0;
+        const double q = Y[i] * V[i], s = q < 0.5 ? q : 1 - q;
         value[i] = -s * log_of(s > TINY ? s : TINY) - (1 - s) * log1p_near(-s);
     }
 }
@@ -26,7 +26,7 @@ VECTORISED static void dual_softmax(Py_ssize_t rows, Py_ssize_t c, const double 
         const double *v = V + l * rows, *y = Y + l * rows;
 #pragma omp simd
         for (Py_ssize_t i = 0; i < rows; i++) {
-            const double q = y[i] - v[i] > 0 ? y[i] - v[i] : 0;
+            const double q = y[i] - v[i] < 0 ? 0 : y[i] - v[i];
             const int near = y[i] == 1 && v[i] < 0.5;
             const double away = near ? v[i] : 0;
             value[i] -= q * (near ? log1p_near(-away) : log_of(q > TINY ? q : TINY));

@@ -44,7 +44,9 @@ class Nonzeros:
         value, count = np.empty(room), 0
         for part, A in blocks:
             end, shape = start[1:][part], (len(A), columns, room - count)
-            found = entries(shape, np.ascontiguousarray(A), end, column[count:], value[count:])
+            found = entries(
+                shape, np.require(A, requirements=["C", "A"]), end, column[count:], value[count:]
+            )
             if found < 0:
                 return None
             end += count

@@ -79,7 +79,7 @@ class Problem(ScoredLoss):
         weight = (
             np.ones(design.n_samples)
             if sample_weight is None
-            else np.asarray(sample_weight, dtype=np.float64)
+            else np.require(sample_weight, np.float64, ["C", "A"])
         )
         self._check(design, penalty, Y, weight)
         loss.check_targets(Y, weight, intercept)
@@ -179,7 +179,7 @@ class Problem(ScoredLoss):
             return self.design.means(self.weight)
         V, ones = self.null_direction, np.ones_like(self.Y)
         _, _, M = self.design.follow(np.zeros(self.shape), ones, self.weight, V)
-        self._last = np.zeros_like(V) + self.null_intercept, self._point(V, M[:, :, 1:])
+        self._last = self.null_scores, self._point(V, M[:, :, 1:])
         return np.asarray(M[:, :, 0] / self.weight.sum())
 
     # Primal -----------------------------------------------------------------------------------
@@ -210,6 +210,12 @@ class Problem(ScoredLoss):
         F = S + self.best_intercept(S, np.zeros(self.n_outputs))
         self._foreseen = Z
         self._last = (F, DualPoint(self._dual_direction(F), M, self.penalty.dual_norms(M)))
+
+    def disregard(self, Z: Array) -> None:
+        """Forget what was foreseen of `Z`: certificates compute their own."""
+        kept = self._foreseen  # once: another thread may put its own there
+        if kept is not None and same(kept, Z):
+            self._forget()
 
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
@@ -365,8 +371,7 @@ class Problem(ScoredLoss):
             one, scale = self.as_logistic
             found = one.certificate(Z[:, :, :1] - Z[:, :, 1:], b[:1] - b[1:], scale * beta)
             return replace(found, beta=float(beta), beta_max=self.beta_max)
-        if self._foreseen is not None and same(self._foreseen, Z):
-            self._forget()
+        self.disregard(Z)
         S, b = self.scores(Z), self.inner_intercept(Z, b)
         primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
         point = self.dual_point(S + self.best_intercept(S, b))

@@ -257,7 +257,13 @@ class TokenDesign(Design):
     @property
     def _is_plain(self) -> bool:
         """Whether X can be multiplied as it stands."""
-        return self.mask is None and self.X.dtype == np.float64 and self.X.flags.c_contiguous
+        flags = self.X.flags
+        return (
+            self.mask is None
+            and self.X.dtype == np.float64
+            and flags.c_contiguous
+            and flags.aligned
+        )
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         width = self.n_groups * self.dim

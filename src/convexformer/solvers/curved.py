@@ -61,7 +61,7 @@ class Curved(Round):
         if entries is not None and problem.center is not None:  # which are not less their means
             change = self.best - self.Z0
             self.best_b += problem.center[self.groups].ravel() @ change.reshape(n * d, c)
-        self.least = gap * self.value
+        self.least = gap * self.value  # an estimate: the next certificate tells
         return bool(done)
 
     def _dense(self) -> tuple[tuple[int, int], Columns]:

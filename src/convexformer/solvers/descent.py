@@ -60,6 +60,9 @@ def minimise(
             clock.record(gap, at.Z)
             return at, True
         groups, everyone = working_groups(problem, beta, at.Z, point, sweeps)
+        if len(groups) == 0:  # at beta_max, but for rounding
+            clock.record(gap, at.Z)
+            return at, gap <= tol
         compact = curved.suits(problem, len(groups))
         by_gram = gram_is_quick(problem, len(groups), sweeps)
         if by_gram and not (sweeps or compact):  # Newton's method begins with the same point

@@ -192,6 +192,7 @@ class _Shared:
     def _certified(self, Z: Array) -> Solution:
         """`Z` with its best intercept and certificate."""
         problem = self.problem
+        problem.disregard(Z)
         S = problem.scores(Z)
         b = problem.best_intercept(S, problem.null_intercept)
         primal = problem.loss_value(S + b) + self.beta * problem.penalty.value(Z)
