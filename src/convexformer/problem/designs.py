@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
-
-from .nonzeros import Nonzeros
 
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
@@ -26,6 +25,14 @@ BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small besi
 FEW_COLUMNS = 3  # that BLAS multiplies with faster one by one
 WIDE_TOKEN = 8  # channels from which a token is worth a product of its own
 WIDE = 4096  # columns from which a product with their transpose is slow
+
+
+class Listed(NamedTuple):
+    """Columns of some groups, as compiled code reads them."""
+
+    sizes: tuple[int, int]  # entries and all columns of X; entries -1 where these are dense
+    X: tuple[NDArray, NDArray, NDArray, NDArray]  # start, column, entries, place; or entries alone
+    centered: bool
 
 
 class Design(ABC):
@@ -51,14 +58,9 @@ class Design(ABC):
         return None
 
     @property
-    def entries(self) -> Nonzeros | None:
-        """What is not zero, where that is all that products see."""
-        return None
-
-    @property
     def is_sparse(self) -> bool:
         """Whether products see only entries that are not zero."""
-        return self.entries is not None
+        return False
 
     def gram_work(self, columns: int) -> float:
         """What a Gram matrix of so many columns takes, in multiply-adds of large products."""
@@ -88,6 +90,12 @@ class Design(ABC):
             return
         for rows in row_slices(self.n_samples, len(groups) * self.dim, FEW_BYTES):
             yield rows, self.gather(rows, groups)
+
+    def listed(self, groups: Groups, center: Array | None) -> Listed:
+        """Columns of `groups`, less `center` where they are dense."""
+        A = self._centered(self.gather(slice(0, self.n_samples), groups), groups, center)
+        none: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        return Listed((-1, 0), (none, none, A, none), center is not None)
 
     def prefers_all(self, groups: Groups) -> bool:
         """Whether a product with everything is cheaper than gathering the groups first."""

@@ -13,6 +13,7 @@ from .designs import (
     Array,
     Design,
     Groups,
+    Listed,
     product,
     row_slices,
     transposed_product,
@@ -89,8 +90,16 @@ class TokenDesign(Design):
         return Nonzeros.of(self.blocks(), self.n_samples, width)
 
     @property
-    def entries(self) -> Nonzeros | None:
-        return self._nonzeros
+    def is_sparse(self) -> bool:
+        return self._nonzeros is not None
+
+    def listed(self, groups: Groups, center: Array | None) -> Listed:
+        if self._nonzeros is None:
+            return super().listed(groups, center)
+        X, columns = self._nonzeros.X, self._columns_of(groups)
+        place: NDArray[np.int32] = np.full(X.shape[1], -1, dtype=np.int32)
+        place[columns] = np.arange(len(columns))
+        return Listed((X.nnz, X.shape[1]), (X.indptr, X.indices, X.data, place), False)
 
     def gram_work(self, columns: int) -> float:
         dense = super().gram_work(columns)
