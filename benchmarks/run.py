@@ -178,7 +178,7 @@ def _sweep(
 
 
 def _log(cell: Cell, name: str, runs: list[Run]) -> None:
-    met = times_to(runs, cell.gap)
+    met = times_to(runs, cell.gap, "cpu" if cell.threads == 1 else "wall")
     best = min((run.gap for run in runs), default=np.inf)
     words = f"{met[0]:.4f} s" if met else f"not reached (gap {best:.0e})"
     print(f"{cell.name:28} {name:14} {words}", file=sys.stderr, flush=True)

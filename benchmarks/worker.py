@@ -27,6 +27,9 @@ from .objective import Task
 SHORT = 0.03  # seconds: shorter calls are repeated, because clocks of processor time are coarse
 
 
+LEEWAY = 30.0  # seconds of processor time past its limit after which a run ends whatever happens
+
+
 class OutOfTimeError(Exception):
     """The processor time of a run is spent."""
 
@@ -61,6 +64,7 @@ def _alarm(*_: Any) -> None:
 def _run(module: Any, prepared: Any, command: dict[str, Any]) -> dict[str, Any]:
     """Times of one call, or why it failed. Packages that hold the GIL end by the parent's kill."""
     failed = ""
+    _end_after(command["limit"] + LEEWAY)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         signal.setitimer(signal.ITIMER_PROF, command["limit"])
@@ -81,6 +85,12 @@ def _run(module: Any, prepared: Any, command: dict[str, Any]) -> dict[str, Any]:
         Z, b = (np.stack(parts) for parts in zip(*found, strict=True))
         np.savez(command["out"], Z=Z, b=b)
     return {"wall": wall, "cpu": cpu, "memory": _memory(), "failed": failed}
+
+
+def _end_after(seconds: float) -> None:
+    """Have the system end this process then, in case the runner is gone by that time."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds), hard))
 
 
 def _memory() -> float:

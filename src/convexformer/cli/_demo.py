@@ -105,7 +105,7 @@ def _table(result: DemoResult) -> Table:
     rows = (
         ("convex attention", result.full),
         ("with a stronger penalty", result.sparse),
-        ("these tokens, refitted", result.relaxed),
+        ("these alone, a weaker one", result.relaxed),
     )
     for name, fitted in rows:
         every = len(fitted.tokens) == len(result.data.token_names)
