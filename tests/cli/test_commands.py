@@ -1,6 +1,7 @@
 """fit, path and explain: results, JSON, and errors that leave files untouched."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -215,6 +216,14 @@ def test_explain_a_gated_model(run, run_json, arrays, tmp_path):
     assert term["coefficient"] == model.coef_[0, term["gate"], 1, channel]
     assert (tmp_path / "g.png").stat().st_size > 0
     assert "of 6 gates are used" in run("explain", tmp_path / "g.safetensors").stdout
+
+
+def test_fit_says_how_many_gates_are_used(run, npz, tmp_path):
+    fit = ("fit", npz, "--target", "kind", "--gates", "5", "--beta")
+    weak = run(*fit, "0.01", "--out", tmp_path / "weak.safetensors").stdout
+    assert re.search(r"tokens and [2-6] of 6 gates\s+are used at beta = 0.01", weak)
+    strong = run(*fit, "0.999", "--out", tmp_path / "strong.safetensors").stdout
+    assert "1 of 6 gates (the one that is always open)" in strong
 
 
 def test_explain_cuts_nothing_where_lines_are_short(run, arrays, tmp_path, monkeypatch):

@@ -39,7 +39,7 @@ def explain(
     from convexformer import load_model
 
     from .._names import model_names
-    from ._words import describe, proof_words
+    from ._words import describe, proof_words, usage
 
     fitted = load_model(model)
     if hasattr(fitted, "attention_maps_"):
@@ -59,10 +59,7 @@ def explain(
         emit(result)
         return
     console = out()
-    used = f"{result['n_tokens_used']} of {fitted.n_tokens_} tokens"
-    if "gates" in result:
-        used += f" and {len(result['gates'])} of {result['n_gates']} gates"
-    console.print(Text.assemble((type(fitted).__name__, "bold"), f": {used} are used\n"))
+    console.print(Text.assemble((type(fitted).__name__, "bold"), f": {usage(result)} are used\n"))
     if result["tokens"]:
         console.print(_table(result))
     if result["n_outputs"] == 1 and "classes" in result:

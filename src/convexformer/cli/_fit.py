@@ -124,7 +124,7 @@ def _estimator(kind: str, beta: float | None, cv: int | None, common: dict[str, 
 
 
 def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool) -> None:
-    from ._words import plural, proof_words, token_table
+    from ._words import plural, proof_words, token_table, usage
 
     console = out()
     N, n, d = samples.X.shape
@@ -136,9 +136,8 @@ def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool
             (hint, "dim"),
         )
     )
-    used = f"{result['n_tokens_used']} of {n} tokens are used"
     at = "" if result["beta"] is None else f" at beta = {result['beta']:.3g} beta_max"
-    console.print(f"{used}{at}." + ("" if "cv" in result else "\n"))
+    console.print(f"{usage(result)} are used{at}." + ("" if "cv" in result else "\n"))
     if "cv" in result:
         console.print(
             "beta chosen by {folds}-fold CV among {n_betas}, "

@@ -123,6 +123,15 @@ def describe(model: Any, tokens: Sequence[str] | None) -> dict[str, Any]:
     return described
 
 
+def usage(described: dict[str, Any]) -> str:
+    """How many tokens, and gates, a model that was described uses; gate 0 is always open."""
+    words = f"{described['n_tokens_used']} of {described['n_tokens']} tokens"
+    if "gates" not in described:
+        return words
+    words += f" and {len(described['gates'])} of {described['n_gates']} gates"
+    return words + (" (the one that is always open)" if described["gates"] == [0] else "")
+
+
 def token_table(model: Any, tokens: Sequence[str] | None, most: int = 12) -> Table:
     """Tokens in use by norm, with bars; what is beyond `most` rows is counted."""
     norms = total_norms(model)
