@@ -143,6 +143,15 @@ def test_units_do_not_matter():
     np.testing.assert_allclose(two * 1024 * 16, one, rtol=1e-4, atol=1e-6 * np.abs(one).max())
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e30])
+def test_squares_beyond_float32_do_not_matter(unit):
+    X, Y = made()
+    X[:, 3] *= 1e-3  # a token of its own size
+    problem = problem_of(unit * X, Y)
+    _, known, _ = descend(problem, 0.1 * problem.beta_max)
+    assert max(certificate.relative_gap for certificate in known) <= 1e-6
+
+
 def test_batches_of_outputs_make_no_difference(monkeypatch):
     problem = problem_of(*made(6, outputs=40))
     beta = 0.1 * problem.beta_max

@@ -39,7 +39,7 @@ class Axes:
         n, d, _ = problem.shape
         N = problem.design.n_samples
         self.weight = problem.penalty.column(n)[:, :, None]
-        self.U, eigenvalues = np.empty((n, d, d)), np.zeros((n, d))
+        self.U, eigenvalues, unit = np.empty((n, d, d)), np.zeros((n, d)), np.ones((n, 1, 1))
         self.X = np.empty((n, d, N), dtype=np.float32)
         self.gram: Floats | None = None
         self.complete = False
@@ -51,11 +51,13 @@ class Axes:
             if problem.center is not None:
                 A -= problem.center[k]
             A *= root / self.weight[k]
-            B = A.astype(np.float32)
+            unit[k] = max(A.max(), -A.min()) or 1.0  # squares must fit float32
+            B = (A / unit[k]).astype(np.float32)
             eigenvalues[k], self.U[k] = np.linalg.eigh((B.T @ B).astype(float))
             np.matmul(self.U[k].T.astype(np.float32), B.T, out=self.X[k])
+        eigenvalues *= unit[:, :, 0] ** 2
         self.scale = float(np.max(eigenvalues)) or 1.0
-        self.X /= np.float32(np.sqrt(self.scale))
+        self.X *= (unit / np.sqrt(self.scale)).astype(np.float32)
         self.eigenvalues = np.maximum(eigenvalues / self.scale, 0.0).astype(np.float32)
         self.complete = True
 
