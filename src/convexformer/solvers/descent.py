@@ -56,7 +56,7 @@ def minimise(
     while work.descends:
         point = problem.dual_point(at.F)
         gap = at.gap(problem, point, beta)
-        if (gap <= tol and clock.n_iter > 0) or clock.expired:
+        if (gap <= tol and clock.n_iter > 0) or gap <= ROUNDING or clock.expired:
             clock.record(gap, at.Z)
             return at, True
         groups, everyone = working_groups(problem, beta, at.Z, point, sweeps)

@@ -258,11 +258,8 @@ class Sweeps(Round):
     ) -> None:
         super().__init__(problem, beta, at, point, groups)
         self.start = self.least = gap
-        V = problem.unweighted(point.V)
-        square = problem.dot(V, V)
-        if not problem.separable:
-            square = square.sum(keepdims=True)
         limit = beta * self.weight[:, 0]
+        square = problem.ray(point)[1]
         self.cycles = Cycles(tokens, in_samples, self.Z0, self.M0, limit, square)
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:

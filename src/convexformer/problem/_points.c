@@ -1,0 +1,244 @@
+/* What a squared loss is at some scores, and lengths of cells: many short steps of NumPy in one.
+
+   points.py says the same in NumPy, and stands in where nothing was compiled. */
+
+#include "../_compiled.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES 16 /* sums of which one is made up, so that none waits for the last */
+
+/* A squared loss ------------------------------------------------------------------------------- */
+
+enum { S, Y, WEIGHT, F, V, SUMS, GIVEN };
+enum { INTERCEPT, LOSS, TOP, BOTTOM, KINDS }; /* of sums over samples, c of each */
+
+typedef struct {
+    Py_ssize_t rows, c, lanes; /* the latter a multiple of c */
+    double *weight;            /* of every entry */
+    double *step, *slope;      /* (lanes,), of the intercept */
+    double *sums[KINDS];       /* (lanes,) */
+} Scratch;
+
+/* Sums of lanes that belong to the same output, over a total, in all of these lanes. */
+static void gather(const Scratch *at, double *sums, double total)
+{
+    for (Py_ssize_t l = at->c; l < at->lanes; l++)
+        sums[l % at->c] += sums[l];
+    for (Py_ssize_t l = 0; l < at->lanes; l++)
+        sums[l] = l < at->c ? sums[l] / total : sums[l - at->c];
+}
+
+/* The step that takes the slope to zero, from which it is then summed anew. */
+static void take_step(const Scratch *at, double total)
+{
+    gather(at, at->slope, total);
+    memcpy(at->step, at->slope, at->lanes * sizeof *at->step);
+    memset(at->slope, 0, at->lanes * sizeof *at->slope);
+}
+
+/* Scores F = S + b at the best intercept b, the loss there, what is left, V = weight (Y - F), which
+   sums to zero, its products with Y, and its squares over weights. All over a `total` weight, which
+   is 0 without an intercept. */
+VECTORISED static void settle(const Scratch *at, void **given, double total)
+{
+    const Py_ssize_t size = at->rows * at->c, lanes = at->lanes;
+    const double *s = given[S], *y = given[Y], *a = at->weight;
+    double *f = given[F], *v = given[V], *step = at->step, *slope = at->slope;
+    double *loss = at->sums[LOSS], *top = at->sums[TOP], *bottom = at->sums[BOTTOM];
+    for (Py_ssize_t j = 0; j < size && total > 0; j += lanes) {
+        const Py_ssize_t some = size - j < lanes ? size - j : lanes;
+#pragma omp simd
+        for (Py_ssize_t l = 0; l < some; l++)
+            slope[l] += a[j + l] > 0 ? a[j + l] * (y[j + l] - s[j + l]) : 0;
+    }
+    if (total > 0)
+        take_step(at, total);
+    memcpy(at->sums[INTERCEPT], step, lanes * sizeof *step);
+    for (Py_ssize_t j = 0; j < size; j += lanes) {
+        const Py_ssize_t some = size - j < lanes ? size - j : lanes;
+#pragma omp simd
+        for (Py_ssize_t l = 0; l < some; l++) {
+            f[j + l] = s[j + l] + step[l];
+            const double left = a[j + l] > 0 ? y[j + l] - f[j + l] : 0;
+            v[j + l] = left;
+            slope[l] += a[j + l] * left;
+            loss[l] += 0.5 * a[j + l] * left * left;
+        }
+    }
+    for (int round = 0; round < 2 && total > 0; round++) { /* the second for rounding of the first */
+        take_step(at, total);
+        for (Py_ssize_t j = 0; j < size; j += lanes) {
+            const Py_ssize_t some = size - j < lanes ? size - j : lanes;
+#pragma omp simd
+            for (Py_ssize_t l = 0; l < some; l++) {
+                v[j + l] -= step[l];
+                slope[l] += a[j + l] * v[j + l];
+            }
+        }
+    }
+    for (Py_ssize_t j = 0; j < size; j += lanes) {
+        const Py_ssize_t some = size - j < lanes ? size - j : lanes;
+#pragma omp simd
+        for (Py_ssize_t l = 0; l < some; l++) {
+            const double left = v[j + l];
+            v[j + l] = a[j + l] * left;
+            top[l] += v[j + l] * y[j + l];
+            bottom[l] += v[j + l] * left;
+        }
+    }
+    for (int kind = LOSS; kind < KINDS; kind++)
+        gather(at, at->sums[kind], 1);
+}
+
+/* With scratch: weights of all entries where there are several outputs, and sums. */
+static int settle_all(Py_ssize_t rows, Py_ssize_t c, void **given, int intercept)
+{
+    const Py_ssize_t lanes = c < LANES ? LANES / c * c : c, more = c > 1 ? rows * c : 0;
+    const double *weight = given[WEIGHT];
+    double *scratch = calloc((KINDS + 2) * lanes + more, sizeof *scratch), *sums = given[SUMS];
+    double total = 0;
+    if (scratch == NULL)
+        return 0;
+    Scratch at = {rows, c, lanes, given[WEIGHT], scratch, scratch + lanes, {NULL}};
+    for (int kind = 0; kind < KINDS; kind++)
+        at.sums[kind] = scratch + (2 + kind) * lanes;
+    if (c > 1)
+        at.weight = scratch + (2 + KINDS) * lanes;
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        total += weight[i];
+        for (Py_ssize_t l = 0; l < c && c > 1; l++)
+            at.weight[i * c + l] = weight[i];
+    }
+    settle(&at, given, intercept ? total : 0);
+    for (int kind = 0; kind < KINDS; kind++)
+        memcpy(sums + kind * c, at.sums[kind], c * sizeof *sums);
+    free(scratch);
+    return 1;
+}
+
+/* Lengths -------------------------------------------------------------------------------------- */
+
+/* Of `size` numbers, `by` apart, whose squares leave the range. */
+static double careful(Py_ssize_t size, Py_ssize_t by, const double *z)
+{
+    double most = 0, square = 0;
+    for (Py_ssize_t j = 0; j < size; j++)
+        most = fabs(z[j * by]) > most || isnan(z[j * by]) ? fabs(z[j * by]) : most;
+    if (most == 0)
+        return 0;
+    for (Py_ssize_t j = 0; j < size; j++)
+        square += (z[j * by] / most) * (z[j * by] / most);
+    return most * sqrt(square);
+}
+
+/* Of n cells of `size` numbers each, c of them side by side; returns their sum. */
+VECTORISED static double lengths(Py_ssize_t n, Py_ssize_t size, Py_ssize_t c, const double *z,
+                                 double *out)
+{
+    double total = 0;
+    for (Py_ssize_t k = 0; k < n; k++, z += size * c, out += c) {
+        if (c == 1) {
+            double square = 0;
+#pragma omp simd reduction(+ : square)
+            for (Py_ssize_t j = 0; j < size; j++)
+                square += z[j] * z[j];
+            out[0] = square;
+        } else {
+            memset(out, 0, c * sizeof *out);
+            for (Py_ssize_t j = 0; j < size; j++)
+#pragma omp simd
+                for (Py_ssize_t l = 0; l < c; l++)
+                    out[l] += z[j * c + l] * z[j * c + l];
+        }
+        for (Py_ssize_t l = 0; l < c; l++) {
+            const int fits = out[l] > 1e-280 && out[l] < 1e280;
+            out[l] = fits ? sqrt(out[l]) : careful(size, c, z + l);
+            total += out[l];
+        }
+    }
+    return total;
+}
+
+/* Arrays of Python ---------------------------------------------------------------------------- */
+
+static PyObject *squared(PyObject *self, PyObject *args)
+{
+    PyObject *objects[GIVEN];
+    Py_ssize_t rows, c;
+    Py_buffer views[GIVEN];
+    void *given[GIVEN];
+    int intercept, n = 0, done = 0;
+    if (!PyArg_ParseTuple(args, "(nn)pOOOOOO", &rows, &c, &intercept, objects, objects + 1,
+                          objects + 2, objects + 3, objects + 4, objects + 5))
+        return NULL;
+    if (rows < 0 || c < 1 || (double)rows * c > PY_SSIZE_T_MAX / 16.0)
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    const Py_ssize_t all = rows * c, sizes[GIVEN] = {all, all, rows, all, all, KINDS * c};
+    for (; n < GIVEN; n++) {
+        if (!get(objects[n], views + n, 'd', sizes[n], n >= F))
+            break;
+        given[n] = views[n].buf;
+    }
+    if (n == GIVEN) {
+        Py_BEGIN_ALLOW_THREADS
+        done = settle_all(rows, c, given, intercept);
+        Py_END_ALLOW_THREADS
+        if (!done)
+            PyErr_NoMemory();
+    }
+    while (n > 0)
+        PyBuffer_Release(views + --n);
+    if (!done)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *norms(PyObject *self, PyObject *args)
+{
+    PyObject *Z, *out;
+    Py_ssize_t n, size, c;
+    Py_buffer from, to;
+    if (!PyArg_ParseTuple(args, "(nnn)OO", &n, &size, &c, &Z, &out))
+        return NULL;
+    if (n < 0 || size < 0 || c < 0)
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    if (!get(Z, &from, 'd', n * size * c, 0))
+        return NULL;
+    if (!get(out, &to, 'd', n * c, 1)) {
+        PyBuffer_Release(&from);
+        return NULL;
+    }
+    double total;
+    Py_BEGIN_ALLOW_THREADS
+    total = lengths(n, size, c, from.buf, to.buf);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&from);
+    PyBuffer_Release(&to);
+    return PyFloat_FromDouble(total);
+}
+
+static PyMethodDef methods[] = {
+    {"squared", squared, METH_VARARGS,
+     "squared((rows, c), intercept, S, Y, weight, F, V, sums)\n\n"
+     "Scores F = S + b, where b is the best intercept, or 0; V = weight (Y - F), which sums to zero\n"
+     "with an intercept; and, (4, c), b, the loss, and sums of V Y and of squares of V over\n"
+     "weights."},
+    {"norms", norms, METH_VARARGS,
+     "norms((n, size, c), Z, out) -> total\n\n"
+     "Euclidean norms (n, c) of Z (n, size, c), whatever its range, and their sum."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_points", "A squared loss at some scores, and norms.", 0, methods,
+    slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__points(void)
+{
+    return PyModuleDef_Init(&module);
+}
