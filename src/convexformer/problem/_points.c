@@ -1,4 +1,5 @@
-/* What a squared loss is at some scores, and lengths of cells: many short steps of NumPy in one.
+/* What a squared loss is at some scores, and lengths of cells: many short steps of NumPy in one; and
+   products with a few outputs, that BLAS is not made for.
 
    points.py says the same in NumPy, and stands in where nothing was compiled. */
 
@@ -161,7 +162,96 @@ VECTORISED static double lengths(Py_ssize_t n, Py_ssize_t size, Py_ssize_t c, co
     return total;
 }
 
+/* Correlations with a few outputs --------------------------------------------------------------- */
+
+enum { FROM, OUTPUTS, TO, MULTIPLIED };
+
+#define TILE 128 /* columns whose sums stay in cache */
+#define ROWS 512 /* that are summed before others are: sums of many round */
+
+/* m (columns, lanes) += x' v for x (rows, columns), `width` apart, and v (rows, lanes). Sums are read
+   and written once for four rows. */
+static inline void add_products(Py_ssize_t rows, Py_ssize_t columns, const double *x,
+                                Py_ssize_t width, const int lanes, const double *v, double *m)
+{
+    Py_ssize_t i = 0;
+    for (; i + 4 <= rows; i += 4, x += 4 * width, v += 4 * lanes)
+        for (Py_ssize_t j = 0; j < columns; j++) {
+            const double a = x[j], b = x[width + j], c = x[2 * width + j], d = x[3 * width + j];
+            double *sum = m + j * lanes;
+#pragma omp simd
+            for (int l = 0; l < lanes; l++)
+                sum[l] += a * v[l] + b * v[lanes + l] + c * v[2 * lanes + l] + d * v[3 * lanes + l];
+        }
+    for (; i < rows; i++, x += width, v += lanes)
+        for (Py_ssize_t j = 0; j < columns; j++)
+#pragma omp simd
+            for (int l = 0; l < lanes; l++)
+                m[j * lanes + l] += x[j] * v[l];
+}
+
+/* M (p, c) = X' V for up to LANES outputs; v has V's, `lanes` apart. */
+VECTORISED static void correlate_few(Py_ssize_t rows, Py_ssize_t p, Py_ssize_t c, const double *x,
+                                     int lanes, const double *v, double *M)
+{
+    double m[TILE * LANES];
+    memset(M, 0, p * c * sizeof *M);
+    for (Py_ssize_t first = 0; first < p; first += TILE) {
+        const Py_ssize_t columns = p - first < TILE ? p - first : TILE;
+        for (Py_ssize_t i = 0; i < rows; i += ROWS) {
+            const Py_ssize_t some = rows - i < ROWS ? rows - i : ROWS;
+            memset(m, 0, sizeof m);
+            if (lanes == LANES)
+                add_products(some, columns, x + i * p + first, p, LANES, v + i * LANES, m);
+            else
+                add_products(some, columns, x + i * p + first, p, LANES / 2, v + i * lanes, m);
+            for (Py_ssize_t j = 0; j < columns; j++)
+                for (Py_ssize_t l = 0; l < c; l++)
+                    M[(first + j) * c + l] += m[j * lanes + l];
+        }
+    }
+}
+
+static int correlate_all(Py_ssize_t rows, Py_ssize_t p, Py_ssize_t c, void **given)
+{
+    const int lanes = c <= LANES / 2 ? LANES / 2 : LANES;
+    const double *V = given[OUTPUTS];
+    double *padded = c == lanes ? NULL : calloc(rows * lanes + 1, sizeof *padded);
+    if (c != lanes && padded == NULL)
+        return 0;
+    for (Py_ssize_t i = 0; i < rows && c != lanes; i++)
+        memcpy(padded + i * lanes, V + i * c, c * sizeof *V);
+    correlate_few(rows, p, c, given[FROM], lanes, c == lanes ? V : padded, given[TO]);
+    free(padded);
+    return 1;
+}
+
 /* Arrays of Python ---------------------------------------------------------------------------- */
+
+/* Arrays of numbers of given sizes; those from `writable` on are written. */
+static int get_all(int count, PyObject **objects, Py_buffer *views, void **given,
+                   const Py_ssize_t *sizes, int writable)
+{
+    for (int n = 0; n < count; n++) {
+        if (!get(objects[n], views + n, 'd', sizes[n], n >= writable)) {
+            while (n > 0)
+                PyBuffer_Release(views + --n);
+            return 0;
+        }
+        given[n] = views[n].buf;
+    }
+    return 1;
+}
+
+/* None, once arrays are released, unless memory was short. */
+static PyObject *finish(int count, Py_buffer *views, int done)
+{
+    while (count > 0)
+        PyBuffer_Release(views + --count);
+    if (!done)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
 
 static PyObject *squared(PyObject *self, PyObject *args)
 {
@@ -169,30 +259,39 @@ static PyObject *squared(PyObject *self, PyObject *args)
     Py_ssize_t rows, c;
     Py_buffer views[GIVEN];
     void *given[GIVEN];
-    int intercept, n = 0, done = 0;
+    int intercept, done;
     if (!PyArg_ParseTuple(args, "(nn)pOOOOOO", &rows, &c, &intercept, objects, objects + 1,
                           objects + 2, objects + 3, objects + 4, objects + 5))
         return NULL;
     if (rows < 0 || c < 1 || (double)rows * c > PY_SSIZE_T_MAX / 16.0)
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
     const Py_ssize_t all = rows * c, sizes[GIVEN] = {all, all, rows, all, all, KINDS * c};
-    for (; n < GIVEN; n++) {
-        if (!get(objects[n], views + n, 'd', sizes[n], n >= F))
-            break;
-        given[n] = views[n].buf;
-    }
-    if (n == GIVEN) {
-        Py_BEGIN_ALLOW_THREADS
-        done = settle_all(rows, c, given, intercept);
-        Py_END_ALLOW_THREADS
-        if (!done)
-            PyErr_NoMemory();
-    }
-    while (n > 0)
-        PyBuffer_Release(views + --n);
-    if (!done)
+    if (!get_all(GIVEN, objects, views, given, sizes, F))
         return NULL;
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    done = settle_all(rows, c, given, intercept);
+    Py_END_ALLOW_THREADS
+    return finish(GIVEN, views, done);
+}
+
+static PyObject *correlate(PyObject *self, PyObject *args)
+{
+    PyObject *objects[MULTIPLIED];
+    Py_ssize_t rows, p, c;
+    Py_buffer views[MULTIPLIED];
+    void *given[MULTIPLIED];
+    int done;
+    if (!PyArg_ParseTuple(args, "(nnn)OOO", &rows, &p, &c, objects, objects + 1, objects + 2))
+        return NULL;
+    if (rows < 0 || p < 0 || c < 1 || c > LANES)
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    const Py_ssize_t sizes[MULTIPLIED] = {rows * p, rows * c, p * c};
+    if (!get_all(MULTIPLIED, objects, views, given, sizes, TO))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    done = correlate_all(rows, p, c, given);
+    Py_END_ALLOW_THREADS
+    return finish(MULTIPLIED, views, done);
 }
 
 static PyObject *norms(PyObject *self, PyObject *args)
@@ -228,6 +327,9 @@ static PyMethodDef methods[] = {
     {"norms", norms, METH_VARARGS,
      "norms((n, size, c), Z, out) -> total\n\n"
      "Euclidean norms (n, c) of Z (n, size, c), whatever its range, and their sum."},
+    {"correlate", correlate, METH_VARARGS,
+     "correlate((rows, p, c), X, V, M)\n\n"
+     "M (p, c) = X' V for up to 16 outputs."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -106,7 +106,7 @@ class Problem(ScoredLoss):
             raise ValueError(f"sample_weight must have shape ({len(Y)},), got {weight.shape}.")
         if not (weight.min(initial=1.0) >= 0 and 0 < weight.max(initial=0.0) < np.inf):
             raise ValueError("sample_weight must be finite, not negative, and not all zero.")
-        if not np.all(np.isfinite(Y)):
+        if not np.isfinite(Y).all():
             raise ValueError("Y contains NaN or infinity.")
         if penalty.weights is not None and len(penalty.weights) != design.n_groups:
             raise ValueError(

@@ -52,6 +52,11 @@ class TokenDesign(Design):
             )
         self.X, self.mask = X, mask
         self.n_samples, self.n_groups, self.dim = X.shape
+        flags = X.flags
+        # Whether X can be multiplied as it stands.
+        self._is_plain = (
+            mask is None and X.dtype == np.float64 and flags.c_contiguous and flags.aligned
+        )
 
     @property
     def nbytes(self) -> int:
@@ -262,17 +267,6 @@ class TokenDesign(Design):
         if self._listed is not None:
             return True
         return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether X can be multiplied as it stands."""
-        flags = self.X.flags
-        return (
-            self.mask is None
-            and self.X.dtype == np.float64
-            and flags.c_contiguous
-            and flags.aligned
-        )
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         width = self.n_groups * self.dim

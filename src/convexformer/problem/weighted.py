@@ -50,6 +50,9 @@ class WeightedLoss:
 
     def loss_value(self, F: Array) -> float:
         """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""
+        if self.loss.quadratic and self.is_plain:
+            R = self.Y - F
+            return 0.5 * float(np.vdot(R, R))
         return float(self._sum(self._expand(F)[0]).sum())
 
     def expansion(self, F: Array) -> tuple[float, Array, Array]:

@@ -140,8 +140,9 @@ def working_groups(
     The first are few, which also tells at little cost that steps will be slow.
     """
     used = np.asarray(Z.any(axis=(1, 2)))
-    excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
-    violators = np.flatnonzero(excess > 0)
+    excess = point.norms.max(axis=1) - beta
+    excess[used] = 0.0
+    violators = (excess > 0).nonzero()[0]
     N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)
     few, n_used = max(8, int(FEW // (N * d))), int(np.count_nonzero(used))
     if sweeps:
@@ -152,7 +153,7 @@ def working_groups(
     if len(violators) > room:
         violators = violators[np.argsort(-excess[violators], kind="stable")[:room]]
     used[violators] = True
-    return np.flatnonzero(used), len(violators) == n_violators
+    return used.nonzero()[0], len(violators) == n_violators
 
 
 def _dear_gram(problem: Problem, n_groups: int) -> bool:

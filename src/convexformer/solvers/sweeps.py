@@ -15,6 +15,7 @@ certificate in float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -140,9 +141,10 @@ class Tokens:
 def from_gram(Q: Array, d: int) -> Selection:
     """Tokens of `d` channels by the Gram matrix of all of them."""
     n = len(Q) // d
-    size = np.sqrt(np.maximum(Q.diagonal().reshape(n, d).sum(axis=1), 0.0) / d)
+    square = Q.diagonal().reshape(n, d).sum(axis=1) / d
     unit: Array = np.ones(n)
-    if not (1e-6 < size.max() < min(1e6, ALIKE * size.min())):
+    if not (1e-12 < square.max() < min(1e12, ALIKE**2 * square.min())):
+        size = np.sqrt(np.maximum(square, 0.0))
         unit[size > 0] = size[size > 0]
         scale = 1.0 / np.repeat(unit, d)
         Q = Q * scale * scale[:, None]
@@ -154,7 +156,7 @@ def from_gram(Q: Array, d: int) -> Selection:
 def _blocks(Q: NDArray, d: int) -> NDArray:
     """``(d, d)`` blocks on the diagonal."""
     n = len(Q) // d
-    return np.einsum("kikj->kij", Q.reshape(n, d, n, d))
+    return Q.reshape(n, d, n, d).diagonal(axis1=0, axis2=2).transpose(2, 0, 1)
 
 
 def _longest(grams: Floats) -> Array:
@@ -163,20 +165,18 @@ def _longest(grams: Floats) -> Array:
     The fourth root of the length of the fourth power; of large ones what a few products along an
     axis find, which may be less, but not by half.
     """
-    size = np.maximum(np.einsum("kdd->k", grams), np.float32(TINY))
     d = grams.shape[1]
-    if d == 1:
-        return size.astype(np.float64)
     if d > LARGE:
         axes: Floats = np.random.default_rng(0).standard_normal((*grams.shape[:2], 1), np.float32)
         for _ in range(POWERS):
             axes = grams @ (axes / np.maximum(np.linalg.norm(axes, axis=1, keepdims=True), TINY))
         return SLACK * np.maximum(np.linalg.norm(axes[:, :, 0], axis=1).astype(float), TINY)
-    squares = grams / size[:, None, None]
+    if d == 1:
+        return np.maximum(grams[:, 0, 0].astype(np.float64), TINY)
+    squares = grams.astype(np.float64)  # which has room for their eighth power
     squares = squares @ squares
     fourths = squares @ squares
-    length = np.einsum("kij,kij->k", fourths, fourths).astype(np.float64) ** 0.125
-    return np.maximum(length * size, TINY)
+    return np.maximum(np.einsum("kij,kij->k", fourths, fourths) ** 0.125, TINY)
 
 
 def suit(problem: Problem) -> bool:
@@ -269,7 +269,7 @@ class Sweeps(Round):
             if fall > 0:  # what is left may take fewer, if the gap falls on as in the last cycle
                 sweeps = min(SWEEPS, FEWEST + int(self.ahead(target) / fall))
             self.value, gap = self.cycles.run(sweeps)
-            fall = float(np.log(self.least / gap)) / sweeps if 0 < gap < self.least else 0.0
+            fall = log(self.least / gap) / sweeps if 0 < gap < self.least else 0.0
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
@@ -329,7 +329,7 @@ def minimise_quadratic(
 def _fall(gaps: list[float]) -> float:
     """Logarithm by which the gap falls in a cycle, of late."""
     recent = gaps[-RECENT - 1 :]
-    return float(np.log(max(recent[0] / recent[-1], 1.0 + 1e-3))) / (len(recent) - 1)
+    return log(max(recent[0] / recent[-1], 1.0 + 1e-3)) / (len(recent) - 1)
 
 
 def _by_output(Z: Array) -> Array:
