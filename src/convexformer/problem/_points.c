@@ -39,6 +39,60 @@ static void take_step(const Scratch *at, double total)
     memset(at->slope, 0, at->lanes * sizeof *at->slope);
 }
 
+/* Steps of passes over samples: some entries, in as many lanes. */
+
+static inline void add_slope(Py_ssize_t some, const double *a, const double *y, const double *s,
+                             double *slope)
+{
+#pragma omp simd
+    for (Py_ssize_t l = 0; l < some; l++)
+        slope[l] += a[l] > 0 ? a[l] * (y[l] - s[l]) : 0;
+}
+
+static inline void leave(Py_ssize_t some, const double *a, const double *y, const double *s,
+                         const double *step, double *f, double *left, double *slope, double *loss)
+{
+#pragma omp simd
+    for (Py_ssize_t l = 0; l < some; l++) {
+        f[l] = s[l] + step[l];
+        left[l] = a[l] > 0 ? y[l] - f[l] : 0;
+        slope[l] += a[l] * left[l];
+        loss[l] += 0.5 * a[l] * left[l] * left[l];
+    }
+}
+
+static inline void balance(Py_ssize_t some, const double *a, const double *step, double *left,
+                           double *slope)
+{
+#pragma omp simd
+    for (Py_ssize_t l = 0; l < some; l++) {
+        left[l] -= step[l];
+        slope[l] += a[l] * left[l];
+    }
+}
+
+static inline void weigh(Py_ssize_t some, const double *a, const double *y, const double *step,
+                         double *v, double *top, double *bottom)
+{
+#pragma omp simd
+    for (Py_ssize_t l = 0; l < some; l++) {
+        const double left = v[l] - step[l];
+        v[l] = a[l] * left;
+        top[l] += v[l] * y[l];
+        bottom[l] += v[l] * left;
+    }
+}
+
+/* A pass: as a rule there are LANES entries at a time, which the compiler should know. */
+#define PASS(function, ...)                                                                        \
+    for (Py_ssize_t j = 0; j < size; j += lanes) {                                                 \
+        const Py_ssize_t some = size - j < lanes ? size - j : lanes;                               \
+        if (some == LANES)                                                                         \
+            function(LANES, __VA_ARGS__);                                                          \
+        else                                                                                       \
+            function(some, __VA_ARGS__);                                                           \
+    }
+
 /* Scores F = S + b at the best intercept b, the loss there, what is left, V = weight (Y - F), which
    sums to zero, its products with Y, and its squares over weights. All over a `total` weight, which
    is 0 without an intercept. */
@@ -48,47 +102,18 @@ VECTORISED static void settle(const Scratch *at, void **given, double total)
     const double *s = given[S], *y = given[Y], *a = at->weight;
     double *f = given[F], *v = given[V], *step = at->step, *slope = at->slope;
     double *loss = at->sums[LOSS], *top = at->sums[TOP], *bottom = at->sums[BOTTOM];
-    for (Py_ssize_t j = 0; j < size && total > 0; j += lanes) {
-        const Py_ssize_t some = size - j < lanes ? size - j : lanes;
-#pragma omp simd
-        for (Py_ssize_t l = 0; l < some; l++)
-            slope[l] += a[j + l] > 0 ? a[j + l] * (y[j + l] - s[j + l]) : 0;
-    }
-    if (total > 0)
+    if (total > 0) {
+        PASS(add_slope, a + j, y + j, s + j, slope)
         take_step(at, total);
-    memcpy(at->sums[INTERCEPT], step, lanes * sizeof *step);
-    for (Py_ssize_t j = 0; j < size; j += lanes) {
-        const Py_ssize_t some = size - j < lanes ? size - j : lanes;
-#pragma omp simd
-        for (Py_ssize_t l = 0; l < some; l++) {
-            f[j + l] = s[j + l] + step[l];
-            const double left = a[j + l] > 0 ? y[j + l] - f[j + l] : 0;
-            v[j + l] = left;
-            slope[l] += a[j + l] * left;
-            loss[l] += 0.5 * a[j + l] * left * left;
-        }
+        memcpy(at->sums[INTERCEPT], step, lanes * sizeof *step);
     }
-    for (int round = 0; round < 2 && total > 0; round++) { /* the second for rounding of the first */
+    PASS(leave, a + j, y + j, s + j, step, f + j, v + j, slope, loss)
+    if (total > 0) { /* twice, for the rounding of the first step */
         take_step(at, total);
-        for (Py_ssize_t j = 0; j < size; j += lanes) {
-            const Py_ssize_t some = size - j < lanes ? size - j : lanes;
-#pragma omp simd
-            for (Py_ssize_t l = 0; l < some; l++) {
-                v[j + l] -= step[l];
-                slope[l] += a[j + l] * v[j + l];
-            }
-        }
+        PASS(balance, a + j, step, v + j, slope)
+        take_step(at, total);
     }
-    for (Py_ssize_t j = 0; j < size; j += lanes) {
-        const Py_ssize_t some = size - j < lanes ? size - j : lanes;
-#pragma omp simd
-        for (Py_ssize_t l = 0; l < some; l++) {
-            const double left = v[j + l];
-            v[j + l] = a[j + l] * left;
-            top[l] += v[j + l] * y[j + l];
-            bottom[l] += v[j + l] * left;
-        }
-    }
+    PASS(weigh, a + j, y + j, step, v + j, top, bottom)
     for (int kind = LOSS; kind < KINDS; kind++)
         gather(at, at->sums[kind], 1);
 }

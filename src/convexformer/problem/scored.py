@@ -39,7 +39,7 @@ class ScoredLoss(WeightedLoss):
         if self.follows:
             F, *self._followed = self.design.follow(Z, self.Y + lift, self.weight)
         else:
-            groups = Z.any(axis=(1, 2)).nonzero()[0]
+            groups = np.asarray(Z.any(axis=(1, 2))).nonzero()[0]
             everything = self.design.prefers_all(groups)
             F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
         return self._keep_scores(Z, F - lift)

@@ -23,7 +23,7 @@ from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
 from .solution import Clock, Iterate
 from .spectral import STEP, TRIAL, Spectral, step_seconds
-from .sweeps import Sweeps, from_gram, suit
+from .sweeps import Sweeps, suit
 from .workspace import Workspace
 
 Array = NDArray[np.float64]
@@ -77,8 +77,7 @@ def minimise(
         if sweeps and (by_gram or everyone or _ready_soon(problem) >= SOME):
             work.columns.forget()
             if by_gram:
-                Q = work.grams.matrix(groups, precise=False, copy=False)
-                tokens = from_gram(Q, problem.design.dim)
+                groups, tokens = work.grams.tokens(groups)
             else:
                 tokens = work.tokens.of(groups)
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)

@@ -49,38 +49,35 @@ class Trail:
         if not self.stops:
             return None
         last, problem = self.stops[-1], self.problem
-        start, found = last.solution, None
-        best = start.certificate.primal + (beta - last.beta) * problem.penalty.value(start.Z)
-        for count in range(2, len(self.stops) + 1):
+        Z, proof = last.solution.Z, last.solution.certificate
+        best = proof.primal + (beta - last.beta) * problem.penalty.value(Z)
+        for count in range(len(self.stops), 1, -1):  # the curve through most is best, as a rule
             stops = self.stops[-count:]
             shares = _shares([stop.beta for stop in stops], beta)
-            Z, S = self._combined(stops, shares)
-            b = _sum(shares, [stop.solution.intercept for stop in stops])
-            scores = problem.scores(Z) if S is None else S
-            loss = problem.settle(Z, scores, problem.inner_intercept(Z, b))[2]
-            value = loss + beta * problem.penalty.value(Z)
-            if value >= best:
-                break
-            best, start = value, Solution(Z, b, start.certificate, False, 0)
-            found = None if S is None else (Z, S, stops, shares)
-        if found is not None:
-            Z, S, stops, shares = found
-            problem.foresee(Z, S, _sum(shares, [stop.known[1] for stop in stops if stop.known]))
-        return start
+            Z, known = self._combined(stops, shares)
+            S = known[0] if known else problem.scores(Z)
+            b, _, loss = problem.settle(Z, S, problem.inner_intercept(Z, last.solution.intercept))
+            if loss + beta * problem.penalty.value(Z) < best:
+                if known:
+                    problem.foresee(Z, *known)
+                return Solution(Z, problem.outer_intercept(Z, b), proof, False, 0)
+        return last.solution
 
-    def _combined(self, stops: list[_Stop], shares: list[float]) -> tuple[Array, Array | None]:
-        """Coefficients, but of tokens that the last solution does without; scores, if known."""
+    def _combined(
+        self, stops: list[_Stop], shares: list[float]
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Coefficients, but of tokens that the last solution does without; and what is known."""
         Z = _sum(shares, [stop.solution.Z for stop in stops])
         gone = Z.any(axis=(1, 2)) & ~stops[-1].solution.Z.any(axis=(1, 2))
         if gone.any():
             Z[gone] = 0.0
             return Z, None
-        scores = [stop.known[0] for stop in stops if stop.known is not None]
-        if len(scores) < len(stops):
+        known = [stop.known for stop in stops if stop.known is not None]
+        if len(known) < len(stops):
             return Z, None
-        S = _sum(shares, scores)
+        S, M = (_sum(shares, list(parts)) for parts in zip(*known, strict=True))
         S.flags.writeable = False
-        return Z, S
+        return Z, (S, M)
 
 
 def _sum(shares: list[float], parts: list[Array]) -> Array:

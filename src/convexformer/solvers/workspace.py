@@ -19,10 +19,11 @@ from ..problem.designs import (
 )
 from .blocks import Axes
 from .machine import CACHE
-from .sweeps import Tokens
+from .sweeps import Selection, Tokens, from_gram
 
 Array = NDArray[np.float64]
 
+MOST_OTHERS = 1.5  # tokens in all, over those that are wanted
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
@@ -208,6 +209,26 @@ class Grams:
         self._position: dict[int, int] = {}
         self._Q = np.zeros((0, 0))
         self._precise = True
+        self._tokens: Selection | None = None
+
+    def tokens(self, groups: Groups) -> tuple[Groups, Selection]:
+        """Tokens by their Gram matrix: those of `groups`, and others that are known already.
+
+        These cost little where they are not the most: the matrix is used as it stands, and what
+        was made of it, by all points of a path that need no other tokens.
+        """
+        known = self._position.keys() | groups.tolist()
+        p = len(known) * self.design.dim
+        if len(known) > MOST_OTHERS * len(groups) or 8 * p * p > CACHE_BYTES:
+            return groups, from_gram(
+                self.matrix(groups, precise=False, copy=False), self.design.dim
+            )
+        new = [k for k in groups.tolist() if k not in self._position]
+        if new:
+            self._grow(np.array(new), False)
+        if self._tokens is None:
+            self._tokens = from_gram(self._Q, self.design.dim)
+        return np.array(list(self._position)), self._tokens
 
     def matrix(self, groups: Groups, precise: bool = True, copy: bool = True) -> Array:
         """The block of `groups`, ``(p, p)``; products of large ones in float32 if not `precise`.
@@ -248,7 +269,7 @@ class Grams:
             Q = np.empty((p + q, p + q))
             Q[:p, :p], Q[p:, p:], Q[:p, p:], Q[p:, :p] = self._Q, inner, across, across.T
             inner = Q
-        self._Q = inner
+        self._Q, self._tokens = inner, None
         for k in new.tolist():
             self._position[k] = len(self._position)
 
