@@ -24,6 +24,7 @@ if COMPILED:
     from ._rows import follow, multiply
 
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
+NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
 FAR_BYTES, NARROW = 1 << 22, 768  # of X, beyond a core's own cache; columns of a row within it
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
 PANEL: dict[type, int] = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
@@ -266,7 +267,9 @@ class TokenDesign(Design):
     def prefers_all(self, groups: Groups) -> bool:
         if self._listed is not None:
             return True
-        return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)
+        if not self._is_plain:
+            return len(groups) == self.n_groups
+        return 3 * len(groups) >= self.n_groups or self.X.nbytes <= NEAR_BYTES
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         width = self.n_groups * self.dim

@@ -64,7 +64,7 @@ def minimise(
             clock.record(gap, at.Z)
             return at, gap <= tol
         compact = curved.suits(problem, len(groups))
-        by_gram = gram_is_quick(problem, len(groups), sweeps)
+        by_gram = gram_is_quick(problem, len(groups), sweeps, work.grams.known(groups))
         if by_gram and not (sweeps or compact):  # Newton's method begins with the same point
             break
         clock.record(gap, at.Z)
@@ -91,8 +91,11 @@ def minimise(
         goal = max(BELOW * tol, ROUNDING)
         work.descends = descent.run(max(goal, gain * gap), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
-        small = newton.leaps(problem, beta, point) and not problem.loss.damps
-        if work.descends or small or descent.least < NEAR * descent.value:
+        if (
+            work.descends
+            or descent.least < NEAR * descent.value
+            or (newton.leaps(problem, beta, point) and not problem.loss.damps)
+        ):
             found = descent.found()
             falls = _is_better(problem, beta, found, worth, gap)
             at, work.descends = found if falls else at, work.descends and falls
@@ -110,10 +113,11 @@ def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: fl
     return at.gap(problem, problem.dual_point(at.F), beta) < 0.5 * gap
 
 
-def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:
+def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool, known: int = 0) -> bool:
     """Whether there is a Gram matrix about when steps begin to be judged.
 
-    That is when Newton's method is done, or when sweeps need read no more of X.
+    That is when Newton's method is done, or when sweeps need read no more of X; of so many groups
+    it is `known`.
     """
     N, p, c = problem.design.n_samples, n_groups * problem.design.dim, problem.n_outputs
     if not problem.loss.quadratic:
@@ -122,7 +126,8 @@ def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:
     speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
     first_steps = TRIAL * 8 * N * p / speed
     if sweeps:
-        return 2 * p < N and problem.design.gram_work(p) / SPEED < 2 * c * first_steps
+        more = problem.design.gram_work(p) - problem.design.gram_work(known * problem.design.dim)
+        return 2 * p < N and more / SPEED < 2 * c * first_steps
     return problem.design.gram_work(p) / SPEED + 8 * NEWTON_STEP < 2 * (first_steps + TRIAL * STEP)
 
 
