@@ -165,18 +165,20 @@ def _longest(grams: Floats) -> Array:
     The fourth root of the length of the fourth power; of large ones what a few products along an
     axis find, which may be less, but not by half.
     """
+    size = np.maximum(np.einsum("kdd->k", grams), np.float32(TINY))
     d = grams.shape[1]
+    if d == 1:
+        return size.astype(np.float64)
     if d > LARGE:
         axes: Floats = np.random.default_rng(0).standard_normal((*grams.shape[:2], 1), np.float32)
         for _ in range(POWERS):
             axes = grams @ (axes / np.maximum(np.linalg.norm(axes, axis=1, keepdims=True), TINY))
         return SLACK * np.maximum(np.linalg.norm(axes[:, :, 0], axis=1).astype(float), TINY)
-    if d == 1:
-        return np.maximum(grams[:, 0, 0].astype(np.float64), TINY)
-    squares = grams.astype(np.float64)  # which has room for their eighth power
+    squares = grams / size[:, None, None]
     squares = squares @ squares
     fourths = squares @ squares
-    return np.maximum(np.einsum("kij,kij->k", fourths, fourths) ** 0.125, TINY)
+    length = np.einsum("kij,kij->k", fourths, fourths).astype(np.float64) ** 0.125
+    return np.maximum(length * size, TINY)
 
 
 def suit(problem: Problem) -> bool:
