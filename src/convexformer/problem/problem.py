@@ -182,10 +182,8 @@ class Problem(ScoredLoss):
             return self.design.means(self.weight)
         V, ones = self.null_direction, np.ones_like(self.Y)
         _, _, M = self.design.follow(np.zeros(self.shape), ones, self.weight, V)
-        self._last = (
-            self.null_scores,
-            self._point(*self._dual_direction(self.null_scores), M[:, :, 1:]),
-        )
+        F = self.null_scores
+        self._last = F, self._point(*self._dual_direction(F), M[:, :, 1:])
         return np.asarray(M[:, :, 0] / self._total)
 
     # Primal -----------------------------------------------------------------------------------
@@ -231,16 +229,10 @@ class Problem(ScoredLoss):
     @cached_property
     def null(self) -> tuple[Array, Array, float]:
         """Inner intercept of the model without tokens, its scores, to be read only, and loss."""
-        S = np.zeros_like(self.Y)
-        if self.loss.quadratic:
-            left = self.residual(S)
-            return left.b, left.F, left.loss
         b = np.zeros(self.n_outputs)
-        if self.intercept:
-            b = self.best_intercept(S, self.loss.constant(self.Y, self.weight))
-        F = S + b
-        F.flags.writeable = False
-        return b, F, self.loss_value(F)
+        if self.intercept and not self.loss.quadratic:
+            b = self.loss.constant(self.Y, self.weight)
+        return self.settle(np.zeros(self.shape), np.zeros_like(self.Y), b)
 
     @property
     def null_intercept(self) -> Array:
