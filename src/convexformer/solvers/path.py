@@ -164,7 +164,7 @@ def _solve_rotated(
     Z, b = _solve_one(problem.rotated(axes), beta, tol, clock, init, method, work)
     Z, b = Z @ axes.T, b @ axes.T
     S = problem.scores(Z)  # across the axes the best intercept is the targets' own mean
-    return Z, problem.outer_intercept(Z, problem.best_intercept(S, b))
+    return Z, problem.outer_intercept(Z, problem.settle(Z, S, b)[0])
 
 
 def _solve_two_classes(
