@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .designs import Design
-from .weighted import MOST_KEPT, WeightedLoss, lasting, same
+from .weighted import MOST_KEPT, ROUNDING, WeightedLoss, lasting, same
 
 Array = NDArray[np.float64]
 
@@ -82,8 +82,12 @@ class ScoredLoss(WeightedLoss):
     def outer_intercept(self, Z: Array, b: Array) -> Array:
         """The user's intercept, for raw X and Y."""
         b = b + self._shift - self._lift(Z)
-        # Softmax does not see what all outputs share: of all intercepts return the balanced one.
-        return b - b.mean() if self.loss.joint and self.intercept else b
+        if not (self.loss.joint and self.intercept):
+            return b
+        # Softmax does not see what all outputs share: of all intercepts return the balanced one, and
+        # one that is balanced but for rounding as it is, so that to and fro is nowhere else.
+        mean = b.sum() / len(b)
+        return b if abs(mean) <= ROUNDING * np.abs(b).max() else b - mean
 
     def settle(self, Z: Array, S: Array, b: Array) -> tuple[Array, Array, float]:
         """The best intercept at the scores `S` of `Z`, from `b` on; scores with it, and the loss.
