@@ -81,6 +81,10 @@ class Design(ABC):
     def _correlate_all(self, V: Array) -> Array:
         """``M_k = A_k' V`` for all groups: ``(n_groups, d, c)``."""
 
+    def some(self) -> Array:
+        """All columns of a few samples, to be read only."""
+        return self.gather(slice(0, 8), np.arange(self.n_groups))
+
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """All columns by samples, ``(rows, (rows, n_groups * d))``, to be read only."""
         for rows in row_slices(self.n_samples, self.n_groups * self.dim):
@@ -155,8 +159,7 @@ class Design(ABC):
         size, total = float(np.abs(M).max(initial=0.0)), float(np.abs(V).sum())
         if size == 0.0:
             return True
-        few = self.gather(slice(0, min(8, self.n_samples)), np.arange(self.n_groups))
-        if size > 1e-9 * total * np.abs(few).max(initial=0.0):
+        if size > 1e-9 * total * np.abs(self.some()).max(initial=0.0):
             return False
         groups = np.arange(self.n_groups) if groups is None else groups
         size_of = np.abs(V).reshape(len(V), -1)

@@ -84,8 +84,8 @@ class ScoredLoss(WeightedLoss):
         b = b + self._shift - self._lift(Z)
         if not (self.loss.joint and self.intercept):
             return b
-        # Softmax does not see what all outputs share: of all intercepts return the balanced one, and
-        # one that is balanced but for rounding as it is, so that to and fro is nowhere else.
+        # Softmax does not see what all outputs share: of all intercepts return the balanced one.
+        # One that is, but for rounding, stays as it is: to and fro ends where it began.
         mean = b.sum() / len(b)
         return b if abs(mean) <= ROUNDING * np.abs(b).max() else b - mean
 
