@@ -30,6 +30,7 @@ def compiled(package: str, name: str, *others: str) -> Extension:
 setup(
     ext_modules=[
         compiled("problem", "_losses"),
+        compiled("problem", "_points"),
         compiled("problem", "_rows"),
         compiled("solvers", "_sweeps", "_curved"),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.generated import small
 
-from convexformer.problem import Logistic, Softmax
+from convexformer.problem import Logistic, Problem, Softmax, Token, TokenDesign
 from convexformer.problem.joint import joint_newton
 
 
@@ -91,3 +91,16 @@ def test_what_is_kept_is_not_the_callers():
     before = problem.loss_value(F)
     F += problem.Y  # towards the targets
     assert problem.loss_value(F) < before
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_intercepts_of_a_softmax_go_to_and_fro(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(30, 4, 3)) + rng.normal(size=(4, 3))
+    Y = np.eye(3)[rng.permutation(30) % 3]
+    problem = Problem(TokenDesign(X), Softmax(), Token(), Y)
+    Z = rng.normal(size=problem.shape)
+    b = problem.inner_intercept(Z, problem.outer_intercept(Z, rng.normal(size=3)))
+    outer = problem.outer_intercept(Z, b)
+    assert abs(outer.mean()) < 1e-13
+    np.testing.assert_array_equal(problem.inner_intercept(Z, outer), b)

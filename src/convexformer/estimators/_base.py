@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ..problem import PENALTIES, Design, Offsets, Problem
-from ..problem.penalties import safe_norm
+from ..problem.points import safe_norm
 from ..solvers import Solution, TracePoint
 from ..solvers.refit import Refitted
 from ._refit import Refittable

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from ..problem import Design, GatedDesign, Gates
 from ..problem.gated import always_open, axis_gates, distinct_rows, gaussian_gates, pair_gates
-from ..problem.penalties import safe_norm
+from ..problem.points import safe_norm
 from ._base import ConvexAttention, TrainingData
 from ._samples import Samples
 from ._validation import Array, check_count

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._names import model_names
 from ..problem import Certificate, Problem
-from ..problem.penalties import safe_norm
+from ..problem.points import safe_norm
 from ..solvers import Solution, solve_path
 from ._base import ConvexAttention
 from ._gated import Gated

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
+from .points import COMPILED, MOST_OUTPUTS, correlate
+
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
 
@@ -23,6 +25,7 @@ CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been
 FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has a few groups
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
 FEW_COLUMNS = 3  # that BLAS multiplies with faster one by one
+SEVERAL = range(3, MOST_OUTPUTS + 1) if COMPILED else range(0)  # and that are faster compiled
 WIDE_TOKEN = 8  # channels from which a token is worth a product of its own
 WIDE = 4096  # columns from which a product with their transpose is slow
 
@@ -77,6 +80,10 @@ class Design(ABC):
     @abstractmethod
     def _correlate_all(self, V: Array) -> Array:
         """``M_k = A_k' V`` for all groups: ``(n_groups, d, c)``."""
+
+    def some(self) -> Array:
+        """All columns of a few samples, to be read only."""
+        return self.gather(slice(0, 8), np.arange(self.n_groups))
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """All columns by samples, ``(rows, (rows, n_groups * d))``, to be read only."""
@@ -152,8 +159,7 @@ class Design(ABC):
         size, total = float(np.abs(M).max(initial=0.0)), float(np.abs(V).sum())
         if size == 0.0:
             return True
-        few = self.gather(slice(0, min(8, self.n_samples)), np.arange(self.n_groups))
-        if size > 1e-9 * total * np.abs(few).max(initial=0.0):
+        if size > 1e-9 * total * np.abs(self.some()).max(initial=0.0):
             return False
         groups = np.arange(self.n_groups) if groups is None else groups
         size_of = np.abs(V).reshape(len(V), -1)
@@ -314,6 +320,8 @@ def product(A: NDArray, Z: NDArray) -> NDArray:
 
 def transposed_product(A: NDArray, V: NDArray) -> NDArray:
     """``A' V``, the fastest way."""
+    if V.shape[1] in SEVERAL and A.dtype == np.float64 and A.flags.c_contiguous:
+        return correlate(A, V)
     if 1 < V.shape[1] <= FEW_COLUMNS:
         return np.stack([v @ A for v in np.ascontiguousarray(V.T)], axis=1)
     if V.shape[1] > 1 and A.shape[1] >= WIDE:

@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import Array, Design, Groups, row_slices
+from .designs import Array, Design, Groups, row_slices, transposed_product
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class GatedDesign(Design):
         M = np.zeros((self.n_tokens * self.dim, self.n_gates * c))
         for rows, A in self._blocks(self.n_gates * c):
             gated = self.gates[rows][:, :, None] * V[rows][:, None, :]
-            M += A.T @ gated.reshape(len(A), -1)
+            M += transposed_product(A, gated.reshape(len(A), -1))
         M = M.reshape(self.n_tokens, self.dim, self.n_gates, c)
         return np.ascontiguousarray(M.transpose(2, 0, 1, 3)).reshape(-1, self.dim, c)
 

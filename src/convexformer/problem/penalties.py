@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .points import norms
+
 Array = NDArray[np.float64]
 
 
@@ -37,9 +39,13 @@ class Penalty(ABC):
         ):
             raise ValueError("Penalty weights must be a vector of positive finite numbers.")
 
-    @abstractmethod
     def norms(self, Z: Array) -> Array:
         """Norm of every cell: ``(groups, cells)``."""
+        return self._measure(Z)[0]
+
+    @abstractmethod
+    def _measure(self, Z: Array) -> tuple[Array, float]:
+        """Norm of every cell, and their sum."""
 
     @abstractmethod
     def cells(self, n_outputs: int) -> int:
@@ -55,8 +61,8 @@ class Penalty(ABC):
 
     def value(self, Z: Array) -> float:
         """Penalty of `Z`, without beta."""
-        norms = self.norms(Z)
-        return float((norms if self.weights is None else self.column(len(Z)) * norms).sum())
+        norms, total = self._measure(Z)
+        return total if self.weights is None else float((self.weights[:, None] * norms).sum())
 
     def dual_norms(self, M: Array) -> Array:
         """Norm of every cell of a correlation `M`, over its weight; feasible when <= beta."""
@@ -77,8 +83,8 @@ class TokenOutput(Penalty):
     name = "token-output"
     separable = True
 
-    def norms(self, Z: Array) -> Array:
-        return safe_norm(Z[:, :, 0], axis=1)[:, None] if Z.shape[2] == 1 else safe_norm(Z, axis=1)
+    def _measure(self, Z: Array) -> tuple[Array, float]:
+        return norms(Z)
 
     def cells(self, n_outputs: int) -> int:
         return n_outputs
@@ -90,12 +96,8 @@ class Token(Penalty):
     name = "token"
     separable = False
 
-    def norms(self, Z: Array) -> Array:
-        n, d, c = Z.shape
-        if d == 1 or c == 1:
-            return safe_norm(Z.reshape(n, d * c), axis=1)[:, None]
-        # First over outputs: two short sums round less than a long one.
-        return safe_norm(safe_norm(Z, axis=2), axis=1)[:, None]
+    def _measure(self, Z: Array) -> tuple[Array, float]:
+        return norms(Z.reshape(len(Z), Z.shape[1] * Z.shape[2], 1))
 
     def cells(self, n_outputs: int) -> int:
         return 1
@@ -112,8 +114,9 @@ class Nuclear(Penalty):
     separable = False
     euclidean = False
 
-    def norms(self, Z: Array) -> Array:
-        return np.linalg.svd(Z, compute_uv=False).sum(axis=1, keepdims=True)
+    def _measure(self, Z: Array) -> tuple[Array, float]:
+        sums = np.linalg.svd(Z, compute_uv=False).sum(axis=1, keepdims=True)
+        return sums, float(sums.sum())
 
     def cells(self, n_outputs: int) -> int:
         return 1
@@ -130,20 +133,3 @@ class Nuclear(Penalty):
 
 
 PENALTIES: dict[str, type[Penalty]] = {p.name: p for p in (TokenOutput, Token, Nuclear)}
-
-
-def safe_norm(Z: Array, axis: int) -> Array:
-    """Euclidean norm that neither overflows nor underflows."""
-    axes = "abcd"[: Z.ndim]
-    kept = axes.replace(axes[axis], "")
-    norms = np.sqrt(np.einsum(f"{axes},{axes}->{kept}", Z, Z))  # silent where squares overflow
-    if norms.min(initial=1.0) > 1e-140 and norms.max(initial=1.0) < 1e140:
-        return np.asarray(norms)
-    # Where squares may have left the range, and not because all is zero, start from the largest.
-    outside, last = ~((norms > 1e-140) & (norms < 1e140)), axis in (-1, Z.ndim - 1)
-    if not (Z[outside] if last else (Z != 0.0).any(axis=axis)[outside]).any():
-        return np.asarray(norms)
-    scale = np.max(np.abs(Z), axis=axis, keepdims=True, initial=0.0)
-    unit = np.divide(Z, scale, out=np.zeros_like(Z), where=scale > 0)
-    unit *= unit
-    return np.squeeze(scale, axis) * np.sqrt(np.sum(unit, axis=axis))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,9 +25,10 @@ from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
 from .scored import ScoredLoss
-from .weighted import MOST_KEPT, ROUNDING, lasting, same
+from .weighted import MOST_KEPT, ROUNDING, lasting, lasts, same
 
 Array = NDArray[np.float64]
+Ray = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class DualPoint:
     V: Array  # (N, c), sums to zero over samples where there is an intercept
     M: Array  # (groups, d, c), its correlations
     norms: Array  # (groups, cells), dual norms of M
+    ray: Ray | None = None  # sums over samples of V Y and of squares, if these are known
     values: dict[float, float] = field(default_factory=dict)  # dual values, by beta
 
 
@@ -103,7 +106,7 @@ class Problem(ScoredLoss):
             raise ValueError(f"sample_weight must have shape ({len(Y)},), got {weight.shape}.")
         if not (weight.min(initial=1.0) >= 0 and 0 < weight.max(initial=0.0) < np.inf):
             raise ValueError("sample_weight must be finite, not negative, and not all zero.")
-        if not np.all(np.isfinite(Y)):
+        if not np.isfinite(Y).all():
             raise ValueError("Y contains NaN or infinity.")
         if penalty.weights is not None and len(penalty.weights) != design.n_groups:
             raise ValueError(
@@ -157,13 +160,13 @@ class Problem(ScoredLoss):
     def _with_targets(self, Y: Array, shift: Array) -> Problem:
         other = self._copy()
         other.n_outputs, other.shape = Y.shape[1], (*self.shape[:2], Y.shape[1])
-        other.Y, other._shift = Y, shift
+        other.Y = Y if self.loss.joint else np.ascontiguousarray(Y)
+        other._shift = shift
         return other
 
     def _copy(self) -> Problem:
         other = copy(self)
-        null = ("null_intercept", "null_scores", "null_direction", "beta_max")
-        for name in (*null, "_bounds", "as_logistic"):
+        for name in ("null", "null_direction", "beta_max", "_bounds", "as_logistic"):
             other.__dict__.pop(name, None)
         other._forget()
         return other
@@ -179,8 +182,9 @@ class Problem(ScoredLoss):
             return self.design.means(self.weight)
         V, ones = self.null_direction, np.ones_like(self.Y)
         _, _, M = self.design.follow(np.zeros(self.shape), ones, self.weight, V)
-        self._last = self.null_scores, self._point(V, M[:, :, 1:])
-        return np.asarray(M[:, :, 0] / self.weight.sum())
+        F = self.null_scores
+        self._last = F, self._point(*self._dual_direction(F), M[:, :, 1:])
+        return np.asarray(M[:, :, 0] / self._total)
 
     # Primal -----------------------------------------------------------------------------------
 
@@ -194,11 +198,10 @@ class Problem(ScoredLoss):
 
     def recall(self, Z: Array) -> tuple[Array, Array] | None:
         """Scores of `Z` and the correlations of their dual point, if both are still known."""
-        scored, last = self._scored, self._last
-        if scored is None or last is None or scored[1].shape != last[0].shape:
+        scored, left, last = self._scored, self._left, self._last
+        if scored is None or left is None or last is None or not same(scored[0], Z):
             return None
-        spread = np.ptp(last[0] - scored[1], axis=0)  # none: their difference is an intercept
-        known = same(scored[0], Z) and spread.max() <= ROUNDING * np.abs(last[0]).max()
+        known = left[0] is scored[1] and last[0] is left[1].F
         return (scored[1], last[1].M) if known else None
 
     def foresee(self, Z: Array, S: Array, M: Array) -> None:
@@ -206,10 +209,9 @@ class Problem(ScoredLoss):
 
         As on a line through known points, along which those of a squared loss are linear.
         """
-        S = self._keep_scores(Z, S)
-        F = S + self.best_intercept(S, np.zeros(self.n_outputs))
+        F = self.residual(self._keep_scores(Z, S)).F
         self._foreseen = Z
-        self._last = (F, DualPoint(self._dual_direction(F), M, self.penalty.dual_norms(M)))
+        self._last = F, self._point(*self._dual_direction(F), M)
 
     def disregard(self, Z: Array) -> None:
         """Forget what was foreseen of `Z`: certificates compute their own."""
@@ -225,23 +227,28 @@ class Problem(ScoredLoss):
     # Dual -------------------------------------------------------------------------------------
 
     @cached_property
+    def null(self) -> tuple[Array, Array, float]:
+        """Inner intercept of the model without tokens, its scores, to be read only, and loss."""
+        b = np.zeros(self.n_outputs)
+        if self.intercept and not self.loss.quadratic:
+            b = self.loss.constant(self.Y, self.weight)
+        return self.settle(np.zeros(self.shape), np.zeros_like(self.Y), b)
+
+    @property
     def null_intercept(self) -> Array:
         """Inner intercept of the model without tokens."""
-        if not self.intercept:
-            return np.zeros(self.n_outputs)
-        S = np.zeros_like(self.Y)
-        return self.best_intercept(S, self.loss.constant(self.Y, self.weight))
+        return self.null[0]
 
-    @cached_property
+    @property
     def null_scores(self) -> Array:
         """Inner scores of the model without tokens, to be read only."""
-        F = np.zeros_like(self.Y) + self.null_intercept
-        F.flags.writeable = False
-        return F
+        return self.null[1]
 
     @cached_property
     def null_direction(self) -> Array:
         """What the model without tokens leaves, weighted and balanced: ``(N, c)``."""
+        if self.loss.quadratic:
+            return self._dual_direction(self.null_scores)[0]
         return self.balanced(*self._expand(self.null_scores)[1:])[0]
 
     @cached_property
@@ -251,11 +258,11 @@ class Problem(ScoredLoss):
             one, scale = self.as_logistic
             return one.beta_max / scale
         F = self.null_scores
-        if self.Y.size + int(np.prod(self.shape)) < MOST_KEPT:  # of use to whoever starts there
+        if self.Y.size + prod(self.shape) < MOST_KEPT:  # of use to whoever starts there
             point, groups = self.dual_point(F), None
             V, M, norms = point.V, point.M, point.norms
         else:
-            V = self._dual_direction(F)
+            V = self._dual_direction(F)[0]
             groups = foremost(self.design, self.penalty, V)
             M = self.design.correlate(V, groups)
             norms = self.penalty.of(groups).dual_norms(M)
@@ -265,7 +272,7 @@ class Problem(ScoredLoss):
         """The largest norm of the correlations `M` of `V`; 0 where these are rounding."""
         if self.design.is_noise(M, V, groups):
             return 0.0
-        return check_range(float(np.max(norms, initial=0.0)))
+        return check_range(float(norms.max(initial=0.0)))
 
     @property
     def knows_beta_max(self) -> bool:
@@ -279,12 +286,13 @@ class Problem(ScoredLoss):
         """
         kept = self._last
         if kept is not None and same(kept[0], F):
+            self._last = (F, kept[1]) if lasts(F) else kept
             return kept[1]
-        V = self._dual_direction(F)
+        V, ray = self._dual_direction(F)
         M = self._followed_correlations(V)
         if M is None:
             M = self.correlations(V, self._correlate)
-        point = self._point(V, M)
+        point = self._point(V, ray, M)
         self._last = (lasting(F), point) if M.size + F.size < MOST_KEPT else None
         return point
 
@@ -294,13 +302,26 @@ class Problem(ScoredLoss):
             return self.design.correlate(V)
         return self.design.follow(np.zeros(self.shape), V, np.ones(len(V)))[2]
 
-    def _point(self, V: Array, M: Array) -> DualPoint:
-        return DualPoint(V, M, self.penalty.dual_norms(M))
+    def _point(self, V: Array, ray: Ray | None, M: Array) -> DualPoint:
+        return DualPoint(V, M, self.penalty.dual_norms(M), ray)
 
-    def _dual_direction(self, F: Array) -> Array:
-        """V of the dual point of inner scores `F`."""
-        V, _ = self.balanced(*self._expand(F)[1:])
-        return V if self.loss.quadratic else self._inside(V)  # the former's conjugate is finite
+    def _dual_direction(self, F: Array) -> tuple[Array, Ray | None]:
+        """V of the dual point of inner scores `F`, and its ray."""
+        if self.loss.quadratic:  # whose conjugate is finite
+            left = self.residual(F)
+            return left.V, (left.top, left.bottom)
+        return self._inside(self.balanced(*self._expand(F)[1:])[0]), None
+
+    def ray(self, point: DualPoint) -> Ray:
+        """Of a squared loss: sums over samples of ``V Y`` and of squares of V over weights.
+
+        One of each for every part of the problem that has a norm ball of its own.
+        """
+        ray = point.ray
+        if ray is None:
+            V = self.unweighted(point.V)
+            ray = self.dot(self.Y, V), self.dot(V, V)
+        return ray if self.separable else (ray[0].sum(keepdims=True), ray[1].sum(keepdims=True))
 
     def _inside(self, V: Array) -> Array:
         """`V` within bounds."""
@@ -352,17 +373,13 @@ class Problem(ScoredLoss):
         return point.values[beta]
 
     def _dual_value(self, point: DualPoint, beta: float) -> float:
-        V, norms = self.unweighted(point.V), point.norms.max(axis=0, initial=0.0)
-        if not self.separable:
-            norms = norms.max(keepdims=True)
-        bounded = self.beta_max > 0
-        limits = [beta / size if bounded and size > 0 else np.inf for size in norms.tolist()]
+        norms = point.norms.max(axis=0, initial=0.0).tolist()
+        sizes = norms if self.separable else [max(norms)]
+        limits = [beta / size if size > 0 and self.beta_max > 0 else np.inf for size in sizes]
         if not self.loss.quadratic:
-            V = np.minimum(1.0, limits) * V
+            V = np.minimum(1.0, limits) * self.unweighted(point.V)
             return float((self.weight @ self.loss.dual_value(V, self.Y)).sum())
-        top, bottom = self.dot(self.Y, V), self.dot(V, V)
-        if not self.separable:
-            top, bottom = top.sum(keepdims=True), bottom.sum(keepdims=True)
+        top, bottom = self.ray(point)
         return sum(map(_best_on_ray, top.tolist(), bottom.tolist(), limits))
 
     def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
@@ -374,7 +391,8 @@ class Problem(ScoredLoss):
         self.disregard(Z)
         S, b = self.scores(Z), self.inner_intercept(Z, b)
         primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
-        point = self.dual_point(S + self.best_intercept(S, b))
+        best = self.residual(S).F if self.loss.quadratic else S + self.best_intercept(S, b)
+        point = self.dual_point(best)
         return Certificate(primal, self.dual_value(point, beta), float(beta), self.beta_max)
 
     # Second order -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .designs import Design
-from .weighted import MOST_KEPT, WeightedLoss, lasting, same
+from .weighted import MOST_KEPT, ROUNDING, WeightedLoss, lasting, same
 
 Array = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class ScoredLoss(WeightedLoss):
         if self.follows:
             F, *self._followed = self.design.follow(Z, self.Y + lift, self.weight)
         else:
-            groups = np.flatnonzero(Z.any(axis=(1, 2)))
+            groups = np.asarray(Z.any(axis=(1, 2))).nonzero()[0]
             everything = self.design.prefers_all(groups)
             F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
         return self._keep_scores(Z, F - lift)
@@ -64,7 +64,7 @@ class ScoredLoss(WeightedLoss):
             return None
         shift, mean = 0.0, np.zeros(1)
         if self.center is not None:
-            total = float(self.weight.sum())
+            total = self._total
             shift, mean = float((kept[0] - V).sum()) / total, total * self.center[:, :, None]
         off = np.abs(kept[0] - shift * self.weight[:, None] - V).max()
         return None if off > 1e-13 * np.abs(V).max() else kept[1] - shift * mean
@@ -82,8 +82,27 @@ class ScoredLoss(WeightedLoss):
     def outer_intercept(self, Z: Array, b: Array) -> Array:
         """The user's intercept, for raw X and Y."""
         b = b + self._shift - self._lift(Z)
+        if not (self.loss.joint and self.intercept):
+            return b
         # Softmax does not see what all outputs share: of all intercepts return the balanced one.
-        return b - b.mean() if self.loss.joint and self.intercept else b
+        # One that is, but for rounding, stays as it is: to and fro ends where it began.
+        mean = b.sum() / len(b)
+        return b if abs(mean) <= ROUNDING * np.abs(b).max() else b - mean
+
+    def settle(self, Z: Array, S: Array, b: Array) -> tuple[Array, Array, float]:
+        """The best intercept at the scores `S` of `Z`, from `b` on; scores with it, and the loss.
+
+        Scores are to be read only: what is known there is looked up by the array itself.
+        """
+        if self.loss.quadratic:
+            left = self.residual(S)
+            return left.b, left.F, left.loss
+        b = self.best_intercept(S, b)
+        if not self.loss.translates:  # to the last digit what a certificate will make of it
+            b = self.inner_intercept(Z, self.outer_intercept(Z, b))
+        F = S + b
+        F.flags.writeable = False
+        return b, F, self.loss_value(F)
 
     def predict(self, Z: Array, b: Array) -> Array:
         """``F = sum_k X_k Z_k + b``, ``(N, c)``."""

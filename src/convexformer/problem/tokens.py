@@ -24,6 +24,7 @@ if COMPILED:
     from ._rows import follow, multiply
 
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
+NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
 FAR_BYTES, NARROW = 1 << 22, 768  # of X, beyond a core's own cache; columns of a row within it
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
 PANEL: dict[type, int] = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
@@ -52,6 +53,11 @@ class TokenDesign(Design):
             )
         self.X, self.mask = X, mask
         self.n_samples, self.n_groups, self.dim = X.shape
+        flags = X.flags
+        # Whether X can be multiplied as it stands.
+        self._is_plain = (
+            mask is None and X.dtype == np.float64 and flags.c_contiguous and flags.aligned
+        )
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +82,9 @@ class TokenDesign(Design):
             A = np.take(A, groups, axis=1) if A.flags.c_contiguous else A[:, groups]
         mask = None if self.mask is None else self.mask[rows][:, groups]
         return np.ascontiguousarray(_masked(A, mask)).reshape(len(A), -1)
+
+    def some(self) -> Array:
+        return np.asarray(self.X[:8], np.float64) if self._is_plain else super().some()
 
     # Where X is mostly zero, only its entries count.
 
@@ -261,18 +270,9 @@ class TokenDesign(Design):
     def prefers_all(self, groups: Groups) -> bool:
         if self._listed is not None:
             return True
-        return len(groups) >= self.n_groups * (1 / 3 if self._is_plain else 1)
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether X can be multiplied as it stands."""
-        flags = self.X.flags
-        return (
-            self.mask is None
-            and self.X.dtype == np.float64
-            and flags.c_contiguous
-            and flags.aligned
-        )
+        if not self._is_plain:
+            return len(groups) == self.n_groups
+        return 3 * len(groups) >= self.n_groups or self.X.nbytes <= NEAR_BYTES
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         width = self.n_groups * self.dim

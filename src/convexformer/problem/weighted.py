@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .joint import joint_newton
 from .losses import Loss
+from .points import Residual, residual
 
 Array = NDArray[np.float64]
 
@@ -32,9 +33,26 @@ class WeightedLoss:
 
     def _forget(self) -> None:
         self._expanded: tuple[Array, tuple[Array, Array, Array]] | None = None
+        self._left: tuple[Array | None, Residual] | None = None
+
+    def residual(self, S: Array) -> Residual:
+        """What scores `S`, with an intercept or not, leave of the targets of a squared loss.
+
+        The last one is kept, to be found by the array of its scores.
+        """
+        kept = self._left  # once: another thread may put its own there
+        if kept is not None and (kept[0] is S or kept[1].F is S):
+            return kept[1]
+        found = residual(S, self.Y, self.weight, self.intercept)
+        few = S.size < MOST_KEPT // 4
+        self._left = (S if lasts(S) else None, found) if few else None
+        return found
 
     def loss_value(self, F: Array) -> float:
         """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""
+        if self.loss.quadratic and self.is_plain:
+            R = self.Y - F
+            return 0.5 * float(np.vdot(R, R))
         return float(self._sum(self._expand(F)[0]).sum())
 
     def expansion(self, F: Array) -> tuple[float, Array, Array]:
@@ -156,6 +174,11 @@ def same(kept: Array, A: Array) -> bool:
     return kept is A or (kept.shape == A.shape and bool((kept == A).all()))
 
 
+def lasts(A: Array) -> bool:
+    """Whether `A` is never written to."""
+    return not A.flags.writeable and A.base is None
+
+
 def lasting(A: Array) -> Array:
     """`A`, or a copy of it where it might be written to."""
-    return A.copy() if A.flags.writeable or A.base is not None else A
+    return A if lasts(A) else A.copy()

@@ -70,11 +70,9 @@ class _At:
 
     @classmethod
     def of(cls, problem: Problem, Z: Array, beta: float) -> _At:
-        S = problem.scores(Z)
-        b = problem.best_intercept(S, problem.null_intercept)
-        point = problem.dual_point(S + b)
-        a = problem.weight[:, None]
-        square = np.sum(np.divide(point.V**2, a, out=np.zeros_like(S), where=a > 0), axis=0)
+        b, F, _ = problem.settle(Z, problem.scores(Z), problem.null_intercept)
+        point = problem.dual_point(F)
+        square = problem.ray(point)[1]
         penalty = beta * np.sum(problem.penalty.column(len(Z)) * problem.penalty.norms(Z), axis=0)
         inner = np.einsum("kdc,kdc->c", Z, point.M)
         # <y, v> = ||v||^2 + <z, m>: the gap without the difference of primal and dual

@@ -23,7 +23,7 @@ from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
 from .solution import Clock, Iterate
 from .spectral import STEP, TRIAL, Spectral, step_seconds
-from .sweeps import Sweeps, from_gram, suit
+from .sweeps import Sweeps, suit
 from .workspace import Workspace
 
 Array = NDArray[np.float64]
@@ -56,7 +56,7 @@ def minimise(
     while work.descends:
         point = problem.dual_point(at.F)
         gap = at.gap(problem, point, beta)
-        if (gap <= tol and clock.n_iter > 0) or clock.expired:
+        if (gap <= tol and clock.n_iter > 0) or gap <= ROUNDING or clock.expired:
             clock.record(gap, at.Z)
             return at, True
         groups, everyone = working_groups(problem, beta, at.Z, point, sweeps)
@@ -64,7 +64,7 @@ def minimise(
             clock.record(gap, at.Z)
             return at, gap <= tol
         compact = curved.suits(problem, len(groups))
-        by_gram = gram_is_quick(problem, len(groups), sweeps)
+        by_gram = gram_is_quick(problem, len(groups), sweeps, work.grams.known(groups))
         if by_gram and not (sweeps or compact):  # Newton's method begins with the same point
             break
         clock.record(gap, at.Z)
@@ -77,8 +77,7 @@ def minimise(
         if sweeps and (by_gram or everyone or _ready_soon(problem) >= SOME):
             work.columns.forget()
             if by_gram:
-                Q = work.grams.matrix(groups, precise=False, copy=False)
-                tokens = from_gram(Q, problem.design.dim)
+                groups, tokens = work.grams.tokens(groups)
             else:
                 tokens = work.tokens.of(groups)
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
@@ -92,8 +91,11 @@ def minimise(
         goal = max(BELOW * tol, ROUNDING)
         work.descends = descent.run(max(goal, gain * gap), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
-        small = newton.leaps(problem, beta, point) and not problem.loss.damps
-        if work.descends or small or descent.least < NEAR * descent.value:
+        if (
+            work.descends
+            or descent.least < NEAR * descent.value
+            or (newton.leaps(problem, beta, point) and not problem.loss.damps)
+        ):
             found = descent.found()
             falls = _is_better(problem, beta, found, worth, gap)
             at, work.descends = found if falls else at, work.descends and falls
@@ -111,10 +113,11 @@ def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: fl
     return at.gap(problem, problem.dual_point(at.F), beta) < 0.5 * gap
 
 
-def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:
+def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool, known: int = 0) -> bool:
     """Whether there is a Gram matrix about when steps begin to be judged.
 
-    That is when Newton's method is done, or when sweeps need read no more of X.
+    That is when Newton's method is done, or when sweeps need read no more of X; of so many groups
+    it is `known`.
     """
     N, p, c = problem.design.n_samples, n_groups * problem.design.dim, problem.n_outputs
     if not problem.loss.quadratic:
@@ -123,7 +126,8 @@ def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:
     speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
     first_steps = TRIAL * 8 * N * p / speed
     if sweeps:
-        return 2 * p < N and problem.design.gram_work(p) / SPEED < 2 * c * first_steps
+        more = problem.design.gram_work(p) - problem.design.gram_work(known * problem.design.dim)
+        return 2 * p < N and more / SPEED < 2 * c * first_steps
     return problem.design.gram_work(p) / SPEED + 8 * NEWTON_STEP < 2 * (first_steps + TRIAL * STEP)
 
 
@@ -140,8 +144,9 @@ def working_groups(
     The first are few, which also tells at little cost that steps will be slow.
     """
     used = np.asarray(Z.any(axis=(1, 2)))
-    excess = np.where(used, 0.0, point.norms.max(axis=1) - beta)
-    violators = np.flatnonzero(excess > 0)
+    excess = point.norms.max(axis=1) - beta
+    excess[used] = 0.0
+    violators = (excess > 0).nonzero()[0]
     N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)
     few, n_used = max(8, int(FEW // (N * d))), int(np.count_nonzero(used))
     if sweeps:
@@ -152,7 +157,7 @@ def working_groups(
     if len(violators) > room:
         violators = violators[np.argsort(-excess[violators], kind="stable")[:room]]
     used[violators] = True
-    return np.flatnonzero(used), len(violators) == n_violators
+    return used.nonzero()[0], len(violators) == n_violators
 
 
 def _dear_gram(problem: Problem, n_groups: int) -> bool:

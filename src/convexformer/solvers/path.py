@@ -17,6 +17,7 @@ from .workspace import Workspace
 
 Array = NDArray[np.float64]
 Method = Literal["auto", "newton", "proximal"]
+METHODS = get_args(Method)
 
 MANY_OUTPUTS = sweeps.MOST_OUTPUTS  # beyond which their principal axes are worth finding
 
@@ -72,10 +73,10 @@ def _solve(
     method: Method,
     work: Workspace,
 ) -> Solution:
-    if not (np.isfinite(beta) and beta >= 0 and (beta > 0 or problem.beta_max == 0)):
+    if not (0 <= beta < np.inf and (beta > 0 or problem.beta_max == 0)):
         raise ValueError(f"beta must be a positive number, got {beta!r}.")
-    if method not in get_args(Method):
-        raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}.")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {METHODS}, got {method!r}.")
     if init is not None and init.Z.shape != problem.shape:
         raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
     if method == "auto" and init is None and not clock.expired and early.fits(problem):
@@ -163,7 +164,7 @@ def _solve_rotated(
     Z, b = _solve_one(problem.rotated(axes), beta, tol, clock, init, method, work)
     Z, b = Z @ axes.T, b @ axes.T
     S = problem.scores(Z)  # across the axes the best intercept is the targets' own mean
-    return Z, problem.outer_intercept(Z, problem.best_intercept(S, b))
+    return Z, problem.outer_intercept(Z, problem.settle(Z, S, b)[0])
 
 
 def _solve_two_classes(

@@ -7,6 +7,7 @@ float64.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class Round(ABC):
 
     def ahead(self, goal: float) -> float:
         """Logarithm of what the lowest gap is above `goal`, a part of the objective."""
-        return float(np.log(max(self.least / max(goal * self.value, TINY), 1.0)))
+        return log(max(self.least / max(goal * self.value, TINY), 1.0))
 
     def is_slow(self, spent: float, left: float, Z: Array) -> bool:
         """Whether Newton's method promises to be done sooner, or would have been by now."""
@@ -73,7 +74,7 @@ class Round(ABC):
 
     def found(self) -> Iterate:
         """The best point, in float64."""
-        Z = np.zeros_like(self.origin.Z)
+        Z = np.zeros(self.origin.Z.shape)
         Z[self.groups] = self.best
         return Iterate.at(self.problem, Z, self.problem.scores(Z), self.best_b)
 

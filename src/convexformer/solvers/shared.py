@@ -193,10 +193,9 @@ class _Shared:
         """`Z` with its best intercept and certificate."""
         problem = self.problem
         problem.disregard(Z)
-        S = problem.scores(Z)
-        b = problem.best_intercept(S, problem.null_intercept)
-        primal = problem.loss_value(S + b) + self.beta * problem.penalty.value(Z)
-        point = problem.dual_point(S + b)
+        b, F, loss = problem.settle(Z, problem.scores(Z), problem.null_intercept)
+        primal = loss + self.beta * problem.penalty.value(Z)
+        point = problem.dual_point(F)
         dual = problem.dual_value(point, self.beta)
         certificate = Certificate(primal, dual, self.beta, problem.beta_max)
         self.gap = certificate.relative_gap

@@ -100,24 +100,20 @@ class Iterate:
 
     @classmethod
     def at(cls, problem: Problem, Z: Array, S: Array, b: Array) -> Iterate:
-        b = problem.best_intercept(S, b)
-        if not problem.loss.translates:  # to the last digit what a certificate will make of it
-            b = problem.inner_intercept(Z, problem.outer_intercept(Z, b))
-        F = S + b
-        F.flags.writeable = False  # what is known there is looked up by the array itself
-        return cls(Z, S, b, F, problem.loss_value(F), problem.penalty.value(Z))
+        b, F, loss = problem.settle(Z, S, b)
+        return cls(Z, S, b, F, loss, problem.penalty.value(Z))
 
     @classmethod
     def start(cls, problem: Problem, init: Solution | None, beta: float) -> Iterate:
         """From `init`, or from zero where there is none or it is the worse of the two."""
-        F, b = problem.null_scores, problem.null_intercept
+        b, F, loss = problem.null
+        if init is not None:
+            inner = problem.inner_intercept(init.Z, init.intercept)
+            warm = cls.at(problem, init.Z, problem.scores(init.Z), inner)
+            if warm.primal(beta) <= loss:
+                return warm
         S = np.zeros(F.shape, order="F" if problem.loss.joint else "C")
-        zero = cls(np.zeros(problem.shape), S, b, F, problem.loss_value(F), 0.0)
-        if init is None:
-            return zero
-        b = problem.inner_intercept(init.Z, init.intercept)
-        warm = cls.at(problem, init.Z, problem.scores(init.Z), b)
-        return warm if warm.primal(beta) <= zero.primal(beta) else zero
+        return cls(np.zeros(problem.shape), S, b, F, loss, 0.0)
 
     def primal(self, beta: float) -> float:
         return self.loss + beta * self.penalty

@@ -15,6 +15,7 @@ certificate in float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -140,9 +141,10 @@ class Tokens:
 def from_gram(Q: Array, d: int) -> Selection:
     """Tokens of `d` channels by the Gram matrix of all of them."""
     n = len(Q) // d
-    size = np.sqrt(np.maximum(Q.diagonal().reshape(n, d).sum(axis=1), 0.0) / d)
+    square = Q.diagonal().reshape(n, d).sum(axis=1) / d
     unit: Array = np.ones(n)
-    if not (1e-6 < size.max() < min(1e6, ALIKE * size.min())):
+    if not (1e-12 < square.max() < min(1e12, ALIKE**2 * square.min())):
+        size = np.sqrt(np.maximum(square, 0.0))
         unit[size > 0] = size[size > 0]
         scale = 1.0 / np.repeat(unit, d)
         Q = Q * scale * scale[:, None]
@@ -154,7 +156,7 @@ def from_gram(Q: Array, d: int) -> Selection:
 def _blocks(Q: NDArray, d: int) -> NDArray:
     """``(d, d)`` blocks on the diagonal."""
     n = len(Q) // d
-    return np.einsum("kikj->kij", Q.reshape(n, d, n, d))
+    return Q.reshape(n, d, n, d).diagonal(axis1=0, axis2=2).transpose(2, 0, 1)
 
 
 def _longest(grams: Floats) -> Array:
@@ -258,11 +260,8 @@ class Sweeps(Round):
     ) -> None:
         super().__init__(problem, beta, at, point, groups)
         self.start = self.least = gap
-        V = problem.unweighted(point.V)
-        square = problem.dot(V, V)
-        if not problem.separable:
-            square = square.sum(keepdims=True)
         limit = beta * self.weight[:, 0]
+        square = problem.ray(point)[1]
         self.cycles = Cycles(tokens, in_samples, self.Z0, self.M0, limit, square)
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
@@ -272,7 +271,7 @@ class Sweeps(Round):
             if fall > 0:  # what is left may take fewer, if the gap falls on as in the last cycle
                 sweeps = min(SWEEPS, FEWEST + int(self.ahead(target) / fall))
             self.value, gap = self.cycles.run(sweeps)
-            fall = float(np.log(self.least / gap)) / sweeps if 0 < gap < self.least else 0.0
+            fall = log(self.least / gap) / sweeps if 0 < gap < self.least else 0.0
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
@@ -332,7 +331,7 @@ def minimise_quadratic(
 def _fall(gaps: list[float]) -> float:
     """Logarithm by which the gap falls in a cycle, of late."""
     recent = gaps[-RECENT - 1 :]
-    return float(np.log(max(recent[0] / recent[-1], 1.0 + 1e-3))) / (len(recent) - 1)
+    return log(max(recent[0] / recent[-1], 1.0 + 1e-3)) / (len(recent) - 1)
 
 
 def _by_output(Z: Array) -> Array:

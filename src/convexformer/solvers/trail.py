@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,42 +48,47 @@ class Trail:
         """A start for `beta`; None before there is a solution."""
         if not self.stops:
             return None
-        last, problem = self.stops[-1].solution, self.problem
-        best = problem.objective(last.Z, last.intercept, beta)
-        start = last
-        for count in range(2, len(self.stops) + 1):
+        last, problem = self.stops[-1], self.problem
+        Z, proof = last.solution.Z, last.solution.certificate
+        best = proof.primal + (beta - last.beta) * problem.penalty.value(Z)
+        for count in range(len(self.stops), 1, -1):  # the curve through most is best, as a rule
             stops = self.stops[-count:]
             shares = _shares([stop.beta for stop in stops], beta)
-            Z, b = self._combined(stops, shares)
-            value = problem.objective(Z, b, beta)
-            if value >= best:
-                break
-            best, start = value, replace(last, Z=Z, intercept=b)
-        return start
+            Z, known = self._combined(stops, shares)
+            S = known[0] if known else problem.scores(Z)
+            b, _, loss = problem.settle(Z, S, problem.inner_intercept(Z, last.solution.intercept))
+            if loss + beta * problem.penalty.value(Z) < best:
+                if known:
+                    problem.foresee(Z, *known)
+                return Solution(Z, problem.outer_intercept(Z, b), proof, False, 0)
+        return last.solution
 
-    def _combined(self, stops: list[_Stop], shares: Array) -> tuple[Array, Array]:
-        """Coefficients, but of tokens that the last solution does without, and intercept."""
-        Zs = np.array([stop.solution.Z for stop in stops])
-        used: NDArray[np.bool_] = np.any(Zs, axis=(2, 3))
-        gone = used.any(axis=0) & ~used[-1]
-        Z = _sum(shares, Zs)
-        Z[gone] = 0.0
+    def _combined(
+        self, stops: list[_Stop], shares: list[float]
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Coefficients, but of tokens that the last solution does without; and what is known."""
+        Z = _sum(shares, [stop.solution.Z for stop in stops])
+        gone = Z.any(axis=(1, 2)) & ~stops[-1].solution.Z.any(axis=(1, 2))
+        if gone.any():
+            Z[gone] = 0.0
+            return Z, None
         known = [stop.known for stop in stops if stop.known is not None]
-        if len(known) == len(stops) and not gone.any():
-            S, M = (_sum(shares, np.array(parts)) for parts in zip(*known, strict=True))
-            self.problem.foresee(Z, S, M)
-        return Z, _sum(shares, np.array([stop.solution.intercept for stop in stops]))
+        if len(known) < len(stops):
+            return Z, None
+        S, M = (_sum(shares, list(parts)) for parts in zip(*known, strict=True))
+        S.flags.writeable = False
+        return Z, (S, M)
 
 
-def _sum(shares: Array, parts: Array) -> Array:
-    return np.asarray(np.tensordot(shares, parts, axes=1))
+def _sum(shares: list[float], parts: list[Array]) -> Array:
+    total = shares[0] * parts[0]
+    for share, part in zip(shares[1:], parts[1:], strict=True):
+        total += share * part
+    return total
 
 
-def _shares(betas: list[float], beta: float) -> Array:
+def _shares(betas: list[float], beta: float) -> list[float]:
     """Of values at `betas` in that at `beta`, on the polynomial through them."""
-    return np.array(
-        [
-            np.prod([(beta - other) / (own - other) for other in betas if other != own])
-            for own in betas
-        ]
-    )
+    return [
+        prod((beta - other) / (own - other) for other in betas if other != own) for own in betas
+    ]

@@ -1,0 +1,58 @@
+"""Gram matrices that grow: what they are, and when they are kept."""
+
+import numpy as np
+import pytest
+
+from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput
+from convexformer.solvers import solve_path
+from convexformer.solvers.workspace import FEW_COLUMNS, Workspace
+
+
+def made(N=60, n=12, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, n, d))
+    return Problem(TokenDesign(X), Squared(), TokenOutput(), X[:, :4, :1].sum(axis=1))
+
+
+def gram_of(problem, groups):
+    A = (problem.design.X - problem.center)[:, groups].reshape(len(problem.Y), -1)
+    return A.T @ A
+
+
+@pytest.mark.parametrize("n", [12, 1 + FEW_COLUMNS // 3])
+def test_tokens_are_those_of_the_groups_that_come_with_them(n):
+    problem = made(n=n)
+    grams = Workspace(problem).grams
+    for wanted in ([3], [5, 3, 7], [0, 1, 2, 3, 4, 5, 6, 7, 8], [2]):
+        groups, tokens = grams.tokens(np.array(wanted))
+        assert set(wanted) <= set(groups.tolist())
+        Q = tokens.unit[0] ** 2 * tokens.A.reshape(len(groups) * 3, -1)
+        np.testing.assert_allclose(Q, gram_of(problem, groups), atol=1e-10)
+
+
+def test_few_tokens_are_all_had_once_more_are_asked_for():
+    grams = Workspace(made()).grams
+    assert grams.tokens(np.array([3, 5]))[0].tolist() == [3, 5]
+    groups, tokens = grams.tokens(np.array([3, 7]))
+    assert sorted(groups.tolist()) == list(range(12)) and grams.known(np.array([1, 11])) == 2
+    assert grams.tokens(np.array([11]))[1] is tokens
+
+
+def test_many_tokens_grow_as_they_are_asked_for():
+    grams = Workspace(made(n=1 + FEW_COLUMNS // 3)).grams
+    first = np.arange(60)
+    assert grams.tokens(first)[0].tolist() == first.tolist()
+    assert len(grams.tokens(first + 1)[0]) == 61
+    few = np.arange(3)  # of many columns: by themselves
+    many = grams.tokens(np.arange(86))[0]
+    assert len(many) == 86 and grams.tokens(few)[0].tolist() == few.tolist()
+
+
+def test_a_path_from_just_below_beta_max_descends_all_along(monkeypatch):
+    from convexformer.solvers import newton
+
+    problem = made(N=200)
+    betas = problem.beta_max * (1 - 1e-16) * np.geomspace(1.0, 0.1, 5)
+    betas[0] = np.nextafter(problem.beta_max, 0.0)
+    monkeypatch.setattr(newton, "minimise", lambda *args: pytest.fail("Newton's method"))
+    assert all(solution.converged for solution in solve_path(problem, betas))
