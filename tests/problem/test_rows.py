@@ -149,6 +149,15 @@ def test_gram_matrices_are_those_of_gathered_columns(N, n, d, new, old, weighted
 
 
 @compiled
+def test_half_of_a_gram_matrix_of_few_plain_columns_is_formed():
+    X = np.ones((30, 4, 5))
+    few, many = tokens.FEW_COLUMNS, tokens.FEW_COLUMNS + 1
+    assert TokenDesign(X).halves_gram(few) and not TokenDesign(X).halves_gram(many)
+    assert not TokenDesign(X.astype(np.float32)).halves_gram(few)
+    assert not TokenDesign(X, np.ones((30, 4), dtype=bool)).halves_gram(few)
+
+
+@compiled
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_squares_that_do_not_fit_float32_are_scaled_first(size):
     X = np.random.default_rng(0).normal(size=(200, 4, 3))

@@ -123,7 +123,8 @@ def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool) -> bool:
     speed = CACHE_SPEED if 4 * N * p < CACHE else MEMORY_SPEED
     first_steps = TRIAL * 8 * N * p / speed
     if sweeps:
-        return 2 * p < N and problem.design.gram_work(p) / SPEED < 2 * c * first_steps
+        work = problem.design.gram_work(p) / (2 if problem.design.halves_gram(p) else 1)
+        return 2 * p < N and work / SPEED < 2 * c * first_steps
     return problem.design.gram_work(p) / SPEED + 8 * NEWTON_STEP < 2 * (first_steps + TRIAL * STEP)
 
 

@@ -38,6 +38,9 @@ def solve(
     norms = _expected_norms(problem, V)
     M = np.zeros(problem.shape)
     groups, _ = descent.working_groups(problem, beta, at.Z, DualPoint(V, M, norms), True)
+    if not descent.gram_is_quick(problem, len(groups), True):  # but of the worst violators
+        excess = norms[:, 0] - beta
+        groups = np.flatnonzero(excess > descent.SMALL_PART * excess.max())
     if len(groups) == 0 or not descent.gram_is_quick(problem, len(groups), True):
         return None
     clock.n_iter += 1
