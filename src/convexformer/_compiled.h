@@ -9,8 +9,23 @@
 #define VECTORISED
 #elif __GNUC__ >= 12
 #define VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define WIDE __attribute__((target("arch=x86-64-v4"))) /* only to be called if HAS_WIDE */
+#define HAS_WIDE __builtin_cpu_supports("x86-64-v4")
 #else
 #define VECTORISED __attribute__((target_clones("avx2", "default")))
+#endif
+
+/* Whether the processor has 32 registers of 64 bytes. */
+#ifndef WIDE
+#define WIDE
+#define HAS_WIDE 0
+#endif
+
+/* Ask for what lies there, to be read soon. */
+#if defined(__GNUC__)
+#define FETCH(place) __builtin_prefetch(place)
+#else
+#define FETCH(place) ((void)(place))
 #endif
 
 /* A contiguous array of `size` numbers of a type. */

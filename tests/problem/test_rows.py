@@ -116,7 +116,13 @@ def test_any_number_of_rows_and_one_more_column(rows):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize(
     ("N", "n", "d", "new", "old"),
-    [(300, 9, 16, [1, 4, 7], [0, 8]), (517, 5, 3, [4], [0, 2, 3]), (130, 40, 1, [39, 7], [])],
+    [
+        (300, 9, 16, [1, 4, 7], [0, 8]),
+        (391, 6, 16, [0, 1, 2, 3, 4, 5], []),
+        (517, 5, 3, [4], [0, 2, 3]),
+        (130, 40, 1, [39, 7], []),
+        (258, 40, 16, [39, 7], [0]),
+    ],
 )
 def test_gram_matrices_are_those_of_gathered_columns(N, n, d, new, old, weighted, dtype):
     rng = np.random.default_rng(0)
@@ -140,6 +146,15 @@ def test_gram_matrices_are_those_of_gathered_columns(N, n, d, new, old, weighted
     ):
         assert part.shape == expected.shape
         np.testing.assert_allclose(part, expected, atol=off)
+
+
+@compiled
+def test_half_of_a_gram_matrix_of_few_plain_columns_is_formed():
+    X = np.ones((30, 4, 5))
+    few, many = tokens.FEW_COLUMNS, tokens.FEW_COLUMNS + 1
+    assert TokenDesign(X).halves_gram(few) and not TokenDesign(X).halves_gram(many)
+    assert not TokenDesign(X.astype(np.float32)).halves_gram(few)
+    assert not TokenDesign(X, np.ones((30, 4), dtype=bool)).halves_gram(few)
 
 
 @compiled

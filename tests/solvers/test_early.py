@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput, nonzeros, tokens
-from convexformer.solvers import early, solve
+from convexformer.solvers import descent, early, solve
 from convexformer.solvers.solution import Clock
 from convexformer.solvers.workspace import Workspace
 
@@ -84,6 +84,19 @@ def test_what_samples_did_not_show_is_found_all_the_same():
     beta = 0.3 * problems[0].beta_max
     found, expected = (solve(problem, beta, tol=1e-8) for problem in problems[::-1])
     assert found.converged and np.any(found.Z[5])
+    np.testing.assert_allclose(found.Z, expected.Z, atol=1e-3)
+
+
+def test_the_worst_violators_will_do_where_all_are_too_many(monkeypatch):
+    problem, known = made(mean=0.0), made(mean=0.0)
+    beta = 0.01 * known.beta_max
+    expected = solve(known, beta, tol=1e-8)
+    monkeypatch.setattr(descent, "gram_is_quick", lambda problem, n_groups, sweeps: n_groups <= 2)
+    found = early.solve(problem, beta, 1e-8, Clock(10), Workspace(problem))
+    assert set(np.flatnonzero(found.Z.any(axis=(1, 2)))) == {1, 4}
+    assert np.count_nonzero(expected.Z.any(axis=(1, 2))) > 2 and not found.converged
+    found = solve(made(mean=0.0), beta, tol=1e-8)
+    assert found.converged
     np.testing.assert_allclose(found.Z, expected.Z, atol=1e-3)
 
 

@@ -5,58 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { X, Z, TARGET, SAMPLE_WEIGHT, OTHER, S, V, M, FOLLOWED };
-
-#define SOME 256 /* rows whose products are summed before others are: sums of many round */
-#define LANES 16 /* sums of which a product is made up, so that none waits for the last */
-
-/* s = X z, v = weight (target - s) and M += (v, other)' X, if there is an other, for narrow rows of
-   X: these stay in the cache from one product to the next, and the sums, of which `m` has room for
-   2 p, are read and written once for four of them. */
-VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p, int others, double *m)
-{
-    const double *x = at[X], *z = at[Z], *target = at[TARGET], *weight = at[SAMPLE_WEIGHT];
-    const double *other = at[OTHER];
-    double *s = at[S], *v = at[V], *total = at[M], *o = m + p;
-    for (Py_ssize_t i = 0; i < rows; i += 4, x += 4 * p) {
-        double a[4] = {0}, b[4] = {0};
-        const double *each[4] = {x, x, x, x}; /* those beyond the last row count for nothing */
-        for (int r = 0; r < 4 && i + r < rows; r++) {
-            double sums[LANES] = {0}, sum = 0;
-            const double *row = each[r] = x + r * p;
-            Py_ssize_t j = 0;
-            for (; j + LANES <= p; j += LANES)
-#pragma omp simd
-                for (int l = 0; l < LANES; l++)
-                    sums[l] += row[j + l] * z[j + l];
-            for (; j < p; j++)
-                sum += row[j] * z[j];
-            for (int l = 0; l < LANES; l++)
-                sum += sums[l];
-            s[i + r] = sum;
-            v[i + r] = a[r] = weight[i + r] * (target[i + r] - sum);
-            b[r] = others ? other[i + r] : 0;
-        }
-        const double a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
-        const double b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
-        const double *x0 = each[0], *x1 = each[1], *x2 = each[2], *x3 = each[3];
-        if (i % SOME == 0)
-            memset(m, 0, 2 * p * sizeof *m);
-        if (others)
-#pragma omp simd
-            for (Py_ssize_t j = 0; j < p; j++) {
-                m[j] += a0 * x0[j] + a1 * x1[j] + a2 * x2[j] + a3 * x3[j];
-                o[j] += b0 * x0[j] + b1 * x1[j] + b2 * x2[j] + b3 * x3[j];
-            }
-        else
-#pragma omp simd
-            for (Py_ssize_t j = 0; j < p; j++)
-                m[j] += a0 * x0[j] + a1 * x1[j] + a2 * x2[j] + a3 * x3[j];
-        if (i % SOME == SOME - 4 || i + 4 >= rows)
-            for (Py_ssize_t j = 0; j < (1 + others) * p; j++)
-                total[j] += m[j];
-    }
-}
+#include "_follow.h"
 
 /* Gram matrices of some columns, which are not gathered first ----------------------------------- */
 
@@ -65,6 +14,10 @@ enum { FROM, GROUP, CENTER, ROOT, BESIDE, PRODUCTS, WITH_BESIDE, MULTIPLIED };
 #define BLOCK 128 /* rows whose products are summed in the precision of numbers */
 #define PITCH (BLOCK + 1) /* rows from one panel to the next, which take other places in cache */
 #define TILE 4    /* columns of one panel that are multiplied with another at a time */
+#define LINE 64   /* bytes that come from memory together */
+#define AHEAD 4   /* rows from the one that is packed to the one that is fetched */
+#define WHOLE 6   /* of a row: where a part so large is wanted, all of it is fetched, as memory is read
+                     faster in order */
 
 typedef struct {
     Py_ssize_t from, at; /* column of X, and of those that are multiplied */

@@ -69,6 +69,10 @@ class Design(ABC):
         """What a Gram matrix of so many columns takes, in multiply-adds of large products."""
         return float(self.n_samples * columns**2)
 
+    def halves_gram(self, columns: int) -> bool:
+        """Whether a Gram matrix of so many columns takes but half of that, as it is symmetric."""
+        return False
+
     @abstractmethod
     def gather(self, rows: slice, groups: Groups) -> Array:
         """Columns of `groups`, as a fresh float64 array ``(rows, groups * d)``."""

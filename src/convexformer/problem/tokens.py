@@ -114,6 +114,9 @@ class TokenDesign(Design):
         dense = super().gram_work(columns)
         return dense if self._nonzeros is None else SCATTERED * self._nonzeros.density**2 * dense
 
+    def halves_gram(self, columns: int) -> bool:
+        return COMPILED and self._is_plain and columns <= FEW_COLUMNS and self._nonzeros is None
+
     def gram(
         self, groups: Groups, weights: Array, center: Array | None, dtype: type = np.float64
     ) -> tuple[Array, Array]:
@@ -169,7 +172,7 @@ class TokenDesign(Design):
         Of a few columns, that are not gathered first; None of many, or where squares do not fit.
         """
         p, d, N = len(groups) * self.dim, self.dim, self.n_samples
-        if not COMPILED or not self._is_plain or not 0 < p <= FEW_COLUMNS:
+        if p == 0 or not self.halves_gram(p):
             return None
         mean = np.zeros(p) if center is None else np.ascontiguousarray(center[groups])
         target = np.zeros(N) if target is None else np.ascontiguousarray(target)

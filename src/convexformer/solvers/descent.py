@@ -127,6 +127,7 @@ def gram_is_quick(problem: Problem, n_groups: int, sweeps: bool, known: int = 0)
     first_steps = TRIAL * 8 * N * p / speed
     if sweeps:
         more = problem.design.gram_work(p) - problem.design.gram_work(known * problem.design.dim)
+        more /= 2 if problem.design.halves_gram(p) else 1
         return 2 * p < N and more / SPEED < 2 * c * first_steps
     return problem.design.gram_work(p) / SPEED + 8 * NEWTON_STEP < 2 * (first_steps + TRIAL * STEP)
 

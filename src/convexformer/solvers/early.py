@@ -38,6 +38,9 @@ def solve(
     norms = _expected_norms(problem, V)
     M = np.zeros(problem.shape)
     groups, _ = descent.working_groups(problem, beta, at.Z, DualPoint(V, M, norms), True)
+    if not descent.gram_is_quick(problem, len(groups), True):  # but of the worst violators
+        excess = norms[:, 0] - beta
+        groups = np.flatnonzero(excess > descent.SMALL_PART * excess.max())
     if len(groups) == 0 or not descent.gram_is_quick(problem, len(groups), True):
         return None
     clock.n_iter += 1
@@ -63,7 +66,8 @@ def _expected_norms(problem: Problem, V: Array) -> Array:
     """Dual norms of the correlations of `V` with all samples, ``(groups, 1)``, expected from some.
 
     Correlations of m samples have the square :math:`m^2 s^2 + m t`, by what samples have in common
-    and by chance; blocks share only the former, hence tell them apart.
+    and by chance; blocks share only the former, hence tell them apart, up to two deviations of
+    the latter, which among many tokens some show that nobody wants.
     """
     X, N = problem.design.float64, problem.design.n_samples
     assert X is not None  # or there was no pass to be saved
@@ -74,6 +78,7 @@ def _expected_norms(problem: Problem, V: Array) -> Array:
     more = N / (BLOCKS * size)
     with np.errstate(over="ignore", invalid="ignore"):  # then nothing is expected
         whole, parts = np.sum(M.sum(axis=0) ** 2, axis=1), np.sum(M**2, axis=(0, 2))
-        common = np.clip((whole - parts) * BLOCKS / (BLOCKS - 1), 0.0, whole)
+        chance = np.clip((BLOCKS * parts - whole) / (BLOCKS - 1), 0.0, whole)
+        common = np.maximum(whole - (1 + np.sqrt(8 / M.shape[2])) * chance, 0.0)
         norms = np.sqrt(more**2 * common + more * (whole - common))
     return norms[:, None] / problem.penalty.column(len(norms))
