@@ -19,9 +19,7 @@
 #define INNER 12    /* steps to the best of one token, at most */
 #define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
-#define SOME 1024   /* products that are summed in float32 */
-#define NEAR 32768  /* floats of a token that are read again from cache, */
-#define SHORTEST 64 /* and samples of it */
+#define SOME 1024   /* products that are summed in float32, and samples of a token read at a time */
 #define ROWS 64     /* that are transposed at a time */
 #define COLUMNS 32  /* and columns: both sides of a tile stay in cache, and in few pages */
 
@@ -44,72 +42,16 @@ static int is_used(Py_ssize_t size, const double *z)
 
 /* Products with tokens ------------------------------------------------------------------------- */
 
-/* out[j * by_a + l * by_x] = <A[j], x[l]> for m rows of A and c of x, all of N entries. */
-VECTORISED static void products(Py_ssize_t N, Py_ssize_t m, const float *A, Py_ssize_t c,
-                                const float *x, double *out, Py_ssize_t by_a, Py_ssize_t by_x)
-{
-    for (Py_ssize_t j = 0; j < m; j++)
-        for (Py_ssize_t l = 0; l < c; l++)
-            out[j * by_a + l * by_x] = 0;
-    for (Py_ssize_t first = 0; first < N; first += SOME) {
-        const Py_ssize_t some = N - first < SOME ? N - first : SOME;
-        Py_ssize_t l = 0;
-        for (; l + 2 <= c; l += 2) {
-            const float *x0 = x + l * N + first, *x1 = x0 + N;
-            Py_ssize_t j = 0;
-            for (; j + 4 <= m; j += 4) {
-                const float *a0 = A + j * N + first, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
-                float s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
-#pragma omp simd reduction(+ : s0, s1, s2, s3, t0, t1, t2, t3)
-                for (Py_ssize_t i = 0; i < some; i++) {
-                    s0 += a0[i] * x0[i], t0 += a0[i] * x1[i];
-                    s1 += a1[i] * x0[i], t1 += a1[i] * x1[i];
-                    s2 += a2[i] * x0[i], t2 += a2[i] * x1[i];
-                    s3 += a3[i] * x0[i], t3 += a3[i] * x1[i];
-                }
-                double *o = out + j * by_a + l * by_x;
-                o[0] += s0, o[by_a] += s1, o[2 * by_a] += s2, o[3 * by_a] += s3;
-                o += by_x;
-                o[0] += t0, o[by_a] += t1, o[2 * by_a] += t2, o[3 * by_a] += t3;
-            }
-            for (; j < m; j++) {
-                const float *a = A + j * N + first;
-                float s = 0, t = 0;
-#pragma omp simd reduction(+ : s, t)
-                for (Py_ssize_t i = 0; i < some; i++)
-                    s += a[i] * x0[i], t += a[i] * x1[i];
-                out[j * by_a + l * by_x] += s, out[j * by_a + (l + 1) * by_x] += t;
-            }
-        }
-        for (; l < c; l++) {
-            const float *y = x + l * N + first;
-            Py_ssize_t j = 0;
-            for (; j + 8 <= m; j += 8) {
-                const float *a0 = A + j * N + first, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
-                const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
-                float s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
-#pragma omp simd reduction(+ : s0, s1, s2, s3, s4, s5, s6, s7)
-                for (Py_ssize_t i = 0; i < some; i++) {
-                    s0 += a0[i] * y[i], s1 += a1[i] * y[i], s2 += a2[i] * y[i];
-                    s3 += a3[i] * y[i], s4 += a4[i] * y[i], s5 += a5[i] * y[i];
-                    s6 += a6[i] * y[i], s7 += a7[i] * y[i];
-                }
-                double *o = out + j * by_a + l * by_x;
-                o[0] += s0, o[by_a] += s1, o[2 * by_a] += s2, o[3 * by_a] += s3;
-                o += 4 * by_a;
-                o[0] += s4, o[by_a] += s5, o[2 * by_a] += s6, o[3 * by_a] += s7;
-            }
-            for (; j < m; j++) {
-                const float *a = A + j * N + first;
-                float s = 0;
-#pragma omp simd reduction(+ : s)
-                for (Py_ssize_t i = 0; i < some; i++)
-                    s += a[i] * y[i];
-                out[j * by_a + l * by_x] += s;
-            }
-        }
-    }
-}
+#define NUMBER float
+#define NAMED(name) name##_float
+#include "_tokens.h"
+#undef NUMBER
+#undef NAMED
+#define NUMBER int16_t
+#define NAMED(name) name##_int16
+#include "_tokens.h"
+#undef NUMBER
+#undef NAMED
 
 VECTORISED static void to_floats(Py_ssize_t size, const double *x, float *floats)
 {
@@ -126,10 +68,12 @@ static void correlate(const Round *at, Py_ssize_t k, Py_ssize_t c, const double 
     if (!at->in_samples)
         for (Py_ssize_t l = 0; l < c; l++)
             memcpy(r + l * d, e + l * N + k * d, d * sizeof *r);
+    else if (at->packed)
+        products_int16(N, d, at->A[k], c, floats, r, 1, d);
     else if (d < c)
-        products(N, c, floats, d, at->A[k], r, d, 1);
+        products_float(N, c, floats, d, at->A[k], r, d, 1);
     else
-        products(N, d, at->A[k], c, floats, r, 1, d);
+        products_float(N, d, at->A[k], c, floats, r, 1, d);
 }
 
 /* e[l] -= sum_j move[l, j] A[j], for c outputs */
@@ -164,48 +108,33 @@ VECTORISED static void subtract_double(const Round *at, Py_ssize_t c, const doub
     }
 }
 
-/* The same of `some` samples, for one output, whose e and columns of A begin there. */
-VECTORISED static void subtract_some(const Round *at, Py_ssize_t some, const float *A,
-                                     const double *move, double *e)
+/* The same in samples, four outputs that move at a time. */
+static void subtract_samples(const Round *at, Py_ssize_t c, const void *A, const double *move,
+                             double *e)
 {
     const Py_ssize_t N = at->N, d = at->d;
-    Py_ssize_t j = 0;
-    for (; j + 8 <= d; j += 8) {
-        const float *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
-        const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
-        const double *m = move + j;
-        const float m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
-        const float m4 = m[4], m5 = m[5], m6 = m[6], m7 = m[7];
-#pragma omp simd
-        for (Py_ssize_t i = 0; i < some; i++)
-            e[i] -= ((m0 * a0[i] + m1 * a1[i]) + (m2 * a2[i] + m3 * a3[i])) +
-                    ((m4 * a4[i] + m5 * a5[i]) + (m6 * a6[i] + m7 * a7[i]));
-    }
-    for (; j < d; j++) {
-        const float *a = A + j * N, m = move[j];
-#pragma omp simd
-        for (Py_ssize_t i = 0; i < some; i++)
-            e[i] -= m * a[i];
-    }
-}
-
-/* By as many samples as let outputs find the token in cache. */
-static void subtract_float(const Round *at, Py_ssize_t c, const float *A, const double *move,
-                           double *e)
-{
-    const Py_ssize_t N = at->N, d = at->d, step = c == 1 ? N : NEAR / d + SHORTEST;
-    for (Py_ssize_t first = 0; first < N; first += step) {
-        const Py_ssize_t some = N - first < step ? N - first : step;
-        for (Py_ssize_t l = 0; l < c; l++)
-            if (is_used(d, move + l * d))
-                subtract_some(at, some, A + first, move + l * d, e + l * N + first);
+    const double *moves[4];
+    double *es[4];
+    Py_ssize_t few = 0;
+    for (Py_ssize_t l = 0; l < c; l++) {
+        if (is_used(d, move + l * d)) {
+            moves[few] = move + l * d;
+            es[few++] = e + l * N;
+        }
+        if (few == 4 || (few > 0 && l == c - 1)) {
+            if (at->packed)
+                subtract_few_int16(N, d, A, few, moves, es);
+            else
+                subtract_few_float(N, d, A, few, moves, es);
+            few = 0;
+        }
     }
 }
 
 static void subtract(const Round *at, Py_ssize_t c, Py_ssize_t k, const double *move, double *e)
 {
     if (at->in_samples)
-        subtract_float(at, c, at->A[k], move, e);
+        subtract_samples(at, c, at->A[k], move, e);
     else
         subtract_double(at, c, at->A[k], move, e);
 }
@@ -531,6 +460,20 @@ static Py_ssize_t get_all(PyObject *given, Py_ssize_t n, Py_ssize_t size, char t
     return -1;
 }
 
+/* Whether tokens are int16. */
+static int is_packed(PyObject *tokens)
+{
+    Py_buffer view;
+    PyObject *array = PyTuple_Check(tokens) ? PyTuple_GetItem(tokens, 0) : tokens;
+    if (array == NULL || PyObject_GetBuffer(array, &view, PyBUF_FORMAT) < 0) {
+        PyErr_Clear(); /* whoever reads them will say so */
+        return 0;
+    }
+    const int packed = view.format[0] == 'h';
+    PyBuffer_Release(&view);
+    return packed;
+}
+
 /* Whether arrays have more numbers than can be counted. */
 static int too_large(const Round *at)
 {
@@ -561,7 +504,9 @@ static PyObject *cycle(PyObject *self, PyObject *args)
     if (matrices == NULL || at.A == NULL)
         goto end;
     at.gram = at.A + at.n;
-    more = get_all(tokens, at.n, at.d * at.N, at.in_samples ? 'f' : 'd', matrices, at.A);
+    at.packed = at.in_samples && is_packed(tokens);
+    more = get_all(tokens, at.n, at.d * at.N, at.packed ? 'h' : at.in_samples ? 'f' : 'd', matrices,
+                   at.A);
     if (more < 0)
         goto end;
     n_matrices = more;
