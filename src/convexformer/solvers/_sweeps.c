@@ -19,7 +19,11 @@
 #define INNER 12    /* steps to the best of one token, at most */
 #define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
-#define SOME 1024   /* products that are summed in float32, and samples of a token read at a time */
+#define SOME 4096   /* products that are summed in float32, of all outputs */
+#define NEAR 1024   /* samples of sums that stay in cache from row to row */
+#define LARGEST 32767.f /* of a token that is int16 */
+#define SMALLEST 1e-30f /* and what it may be before */
+#define LINE 64     /* bytes of cache that are read at once */
 #define ROWS 64     /* that are transposed at a time */
 #define COLUMNS 32  /* and columns: both sides of a tile stay in cache, and in few pages */
 
@@ -38,6 +42,12 @@ static int is_used(Py_ssize_t size, const double *z)
         if (z[j] != 0)
             return 1;
     return 0;
+}
+
+/* Where a line of cache begins, in room for as much as one more. */
+static float *aligned(float *room)
+{
+    return (float *)(((uintptr_t)room + LINE - 1) / LINE * LINE);
 }
 
 /* Products with tokens ------------------------------------------------------------------------- */
@@ -397,9 +407,10 @@ int run_cycle(Round *at, double *value, double *gap)
     double *Zs = calloc((sweeps + 2) * all, sizeof *Zs);
     double *es = calloc((sweeps + 2) * length, sizeof *es);
     double *scratch = malloc(3 * one * sizeof *scratch);
-    float *floats = malloc((length > one ? length : one) * sizeof *floats);
+    float *room = malloc((length > one ? length : one) * sizeof *room + LINE);
+    float *floats = aligned(room);
     at->live = malloc(at->c / at->part * sizeof *at->live);
-    const int enough = Zs != NULL && es != NULL && scratch != NULL && floats != NULL &&
+    const int enough = Zs != NULL && es != NULL && scratch != NULL && room != NULL &&
                        at->live != NULL;
     if (enough) {
         memcpy(Zs, at->Z, all * sizeof *Zs);
@@ -421,7 +432,7 @@ int run_cycle(Round *at, double *value, double *gap)
     free(Zs);
     free(es);
     free(scratch);
-    free(floats);
+    free(room);
     free(at->live);
     return enough;
 }
@@ -614,6 +625,57 @@ end:
     Py_RETURN_NONE;
 }
 
+/* A token over its unit, of which its largest entry has LARGEST: rounded, in both precisions. Says
+   what the unit is, or 0 where there are no digits. */
+VECTORISED static double pack_token(Py_ssize_t size, float *a, int16_t *packed)
+{
+    float top = 0;
+#pragma omp simd reduction(max : top)
+    for (Py_ssize_t i = 0; i < size; i++)
+        top = fabsf(a[i]) > top ? fabsf(a[i]) : top;
+    if (!(top > SMALLEST && top < 1 / SMALLEST)) {
+        memset(a, 0, size * sizeof *a);
+        memset(packed, 0, size * sizeof *packed);
+        return 0;
+    }
+    const float factor = LARGEST / top;
+#pragma omp simd
+    for (Py_ssize_t i = 0; i < size; i++) {
+        const float scaled = factor * a[i];
+        packed[i] = (int16_t)(scaled + (scaled < 0 ? -0.5f : 0.5f));
+        a[i] = packed[i];
+    }
+    return 1.0 / factor;
+}
+
+static PyObject *pack(PyObject *self, PyObject *args)
+{
+    PyObject *given[3];
+    Py_buffer views[3];
+    Py_ssize_t n, size;
+    int n_views = 0;
+    if (!PyArg_ParseTuple(args, "OOO(nn)", given, given + 1, given + 2, &n, &size))
+        return NULL;
+    if (n < 0 || size < 0 || (double)n * size > PY_SSIZE_T_MAX / 8.0)
+        return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
+    for (; n_views < 3; n_views++)
+        if (!get(given[n_views], views + n_views, "fhd"[n_views], n_views < 2 ? n * size : n, 1))
+            goto end;
+    float *A = views[0].buf;
+    int16_t *packed = views[1].buf;
+    double *unit = views[2].buf;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t k = 0; k < n; k++)
+        unit[k] *= pack_token(size, A + k * size, packed + k * size);
+    Py_END_ALLOW_THREADS
+end:
+    while (n_views > 0)
+        PyBuffer_Release(views + --n_views);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"cycle", cycle, METH_VARARGS,
      "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M, sweeps=5)\n"
@@ -623,6 +685,10 @@ static PyMethodDef methods[] = {
      "transpose(X, groups, center, factor, root, A, (rows, width, n, d, first, N))\n\n"
      "Columns of n groups of d less their center, times a factor of each and the root of weights,\n"
      "as rows of A, from `first` on; float64 becomes float32."},
+    {"pack", pack, METH_VARARGS,
+     "pack(A, packed, unit, (n, size))\n\n"
+     "Every token of A over a unit of its own, rounded, to both; units grow by it, or are 0 where\n"
+     "entries have no digits."},
     {"minimise_curved", minimise_curved, METH_VARARGS,
      "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, Y, weight,\n"
      "limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"

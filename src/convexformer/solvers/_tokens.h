@@ -1,5 +1,5 @@
 /* Products with tokens whose entries are NUMBERs, in float32. Included once for each: a token is
-   read a few rows and SOME samples at a time, which up to four outputs share. */
+   read a few rows and many samples at a time, which up to four outputs share. */
 
 #define EACH_ROW(OF) OF(0) OF(1) OF(2) OF(3)
 
@@ -73,8 +73,9 @@ static void NAMED(products)(Py_ssize_t N, Py_ssize_t m, const NUMBER *A, Py_ssiz
     for (Py_ssize_t j = 0; j < m; j++)
         for (Py_ssize_t l = 0; l < c; l++)
             out[j * by_a + l * by_x] = 0;
-    for (Py_ssize_t first = 0; first < N; first += SOME) {
-        const Py_ssize_t some = N - first < SOME ? N - first : SOME;
+    const Py_ssize_t most = SOME / (c > 2 ? 4 : c); /* of one, so that all stay in cache */
+    for (Py_ssize_t first = 0; first < N; first += most) {
+        const Py_ssize_t some = N - first < most ? N - first : most;
         for (Py_ssize_t l = 0; l < c; l += 4) {
             const Py_ssize_t few = c - l < 4 ? c - l : 4, rows = few == 1 ? 8 : 4;
             const float *each[4]; /* what is missing counts for nothing */
@@ -105,7 +106,7 @@ static void NAMED(products)(Py_ssize_t N, Py_ssize_t m, const NUMBER *A, Py_ssiz
 
 /* sum[l] += sum_r move[l][r] A[r] of four rows of A, for four outputs. */
 VECTORISED static void NAMED(add_four_to_four)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
-                                               const double *const *move, float sum[4][SOME])
+                                               const double *const *move, float (*sum)[NEAR])
 {
     const NUMBER *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
 #define TAKE(l)                                                                                    \
@@ -123,7 +124,7 @@ VECTORISED static void NAMED(add_four_to_four)(Py_ssize_t N, Py_ssize_t some, co
 }
 
 VECTORISED static void NAMED(add_four_to_two)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
-                                              const double *const *move, float sum[4][SOME])
+                                              const double *const *move, float (*sum)[NEAR])
 {
     const NUMBER *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
     const float m0 = move[0][0], m1 = move[0][1], m2 = move[0][2], m3 = move[0][3];
@@ -163,11 +164,11 @@ VECTORISED static void NAMED(subtract_few)(Py_ssize_t N, Py_ssize_t d, const NUM
                                            double *const *e)
 {
     const Py_ssize_t rows = few == 1 ? 8 : 4;
-    float sum[4][SOME];
-    for (Py_ssize_t first = 0; first < N; first += SOME) {
-        const Py_ssize_t some = N - first < SOME ? N - first : SOME;
+    float room[4 * NEAR + LINE / sizeof(float)], (*sum)[NEAR] = (float(*)[NEAR])aligned(room);
+    for (Py_ssize_t first = 0; first < N; first += NEAR) {
+        const Py_ssize_t some = N - first < NEAR ? N - first : NEAR;
         Py_ssize_t j = 0;
-        memset(sum, 0, sizeof sum);
+        memset(sum, 0, few * sizeof *sum);
         for (; j + rows <= d; j += rows) {
             const NUMBER *a = A + j * N + first;
             const double *m[4]; /* what is missing is summed for nothing */
