@@ -21,8 +21,11 @@
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
 #define SOME 4096   /* products that are summed in float32, of all outputs */
 #define NEAR 1024   /* samples of sums that stay in cache from row to row */
-#define LARGEST 32767.f /* of a token that is int16 */
-#define SMALLEST 1e-30f /* and what it may be before */
+#define LARGEST 32767.f /* entry of a token that is int16 */
+#define SMALLEST 1e-30f /* largest entry of one that is not as good as zero */
+#define COARSE 2047.f   /* largest entry of one whose Gram matrix is formed, */
+#define FITTING 512     /* products of two that fit an int32 together, */
+#define FEWEST_DIGITS 16 /* and the mean square that it must have for digits */
 #define LINE 64     /* bytes of cache that are read at once */
 #define ROWS 64     /* that are transposed at a time */
 #define COLUMNS 32  /* and columns: both sides of a tile stay in cache, and in few pages */
@@ -625,50 +628,140 @@ end:
     Py_RETURN_NONE;
 }
 
-/* A token over its unit, of which its largest entry has LARGEST: rounded, in both precisions. Says
-   what the unit is, or 0 where there are no digits. */
-VECTORISED static double pack_token(Py_ssize_t size, float *a, int16_t *packed)
+VECTORISED static float largest(Py_ssize_t size, const float *a)
 {
     float top = 0;
 #pragma omp simd reduction(max : top)
     for (Py_ssize_t i = 0; i < size; i++)
         top = fabsf(a[i]) > top ? fabsf(a[i]) : top;
-    if (!(top > SMALLEST && top < 1 / SMALLEST)) {
-        memset(a, 0, size * sizeof *a);
-        memset(packed, 0, size * sizeof *packed);
-        return 0;
-    }
-    const float factor = LARGEST / top;
+    return top;
+}
+
+/* To whole numbers: those nearest to factor a. */
+VECTORISED static void to_integers(Py_ssize_t size, const float *a, float factor, int16_t *integers)
+{
 #pragma omp simd
     for (Py_ssize_t i = 0; i < size; i++) {
         const float scaled = factor * a[i];
-        packed[i] = (int16_t)(scaled + (scaled < 0 ? -0.5f : 0.5f));
-        a[i] = packed[i];
+        integers[i] = (int16_t)(scaled + (scaled < 0 ? -0.5f : 0.5f));
     }
-    return 1.0 / factor;
 }
 
-static PyObject *pack(PyObject *self, PyObject *args)
+/* G[r, l] += <A[r], B[l]> of four rows each, for a few samples. What is left to the compiler, not
+   to a pragma, becomes products of pairs. */
+VECTORISED static void add_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, const int16_t *B,
+                                Py_ssize_t d, float *G)
 {
-    PyObject *given[3];
-    Py_buffer views[3];
-    Py_ssize_t n, size;
+    const int16_t *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
+    const int16_t *b0 = B, *b1 = b0 + N, *b2 = b1 + N, *b3 = b2 + N;
+    int32_t s00 = 0, s01 = 0, s02 = 0, s03 = 0, s10 = 0, s11 = 0, s12 = 0, s13 = 0;
+    int32_t s20 = 0, s21 = 0, s22 = 0, s23 = 0, s30 = 0, s31 = 0, s32 = 0, s33 = 0;
+    for (Py_ssize_t i = 0; i < few; i++) {
+        s00 += a0[i] * b0[i], s01 += a0[i] * b1[i], s02 += a0[i] * b2[i], s03 += a0[i] * b3[i];
+        s10 += a1[i] * b0[i], s11 += a1[i] * b1[i], s12 += a1[i] * b2[i], s13 += a1[i] * b3[i];
+        s20 += a2[i] * b0[i], s21 += a2[i] * b1[i], s22 += a2[i] * b2[i], s23 += a2[i] * b3[i];
+        s30 += a3[i] * b0[i], s31 += a3[i] * b1[i], s32 += a3[i] * b2[i], s33 += a3[i] * b3[i];
+    }
+    G[0] += s00, G[1] += s01, G[2] += s02, G[3] += s03, G += d;
+    G[0] += s10, G[1] += s11, G[2] += s12, G[3] += s13, G += d;
+    G[0] += s20, G[1] += s21, G[2] += s22, G[3] += s23, G += d;
+    G[0] += s30, G[1] += s31, G[2] += s32, G[3] += s33;
+}
+
+VECTORISED static int32_t dot_integers(Py_ssize_t few, const int16_t *a, const int16_t *b)
+{
+    int32_t s = 0;
+    for (Py_ssize_t i = 0; i < few; i++)
+        s += a[i] * b[i];
+    return s;
+}
+
+/* G = A A' of d rows of integers up to COARSE, of which the sums of FITTING products fit. */
+static void gram_of_integers(Py_ssize_t N, Py_ssize_t d, const int16_t *A, float *G)
+{
+    memset(G, 0, d * d * sizeof *G);
+    for (Py_ssize_t first = 0; first < N; first += FITTING) {
+        const Py_ssize_t few = N - first < FITTING ? N - first : FITTING;
+        const int16_t *a = A + first;
+        Py_ssize_t j = 0;
+        for (; j + 4 <= d; j += 4)
+            for (Py_ssize_t l = 0; l <= j; l += 4)
+                add_tile(N, few, a + j * N, a + l * N, d, G + j * d + l);
+        for (; j < d; j++)
+            for (Py_ssize_t l = 0; l <= j; l++)
+                G[j * d + l] += dot_integers(few, a + j * N, a + l * N);
+    }
+    for (Py_ssize_t j = 0; j < d; j++)
+        for (Py_ssize_t l = j + 1; l < d; l++)
+            G[j * d + l] = G[l * d + j];
+}
+
+/* A token (d, N): over a unit in which its largest entry is LARGEST, if it is to be packed; and the
+   Gram matrix of what it then is, of entries of some digits: these are for moves to come near the
+   best ones. The unit is 0, and so is the matrix, where entries do not fit. */
+static void prepare_token(Py_ssize_t N, Py_ssize_t d, const float *a, int16_t *packed, double *unit,
+                          int16_t *coarse, double *sums, float *G)
+{
+    const float top = largest(d * N, a);
+    const int fits = top > SMALLEST && top < 1 / SMALLEST;
+    const double own = packed == NULL ? 1 : fits ? top / LARGEST : 0;
+    double scale = top / (COARSE * own), trace = 0;
+    *unit *= own;
+    if (packed != NULL)
+        to_integers(d * N, a, fits ? 1 / own : 0, packed);
+    if (!fits) {
+        memset(G, 0, d * d * sizeof *G);
+        return;
+    }
+    to_integers(d * N, a, COARSE / top, coarse);
+    gram_of_integers(N, d, coarse, G);
+    for (Py_ssize_t j = 0; j < d; j++)
+        trace += G[j * (d + 1)];
+    if (trace < FEWEST_DIGITS * d * N) { /* a few large entries leave others none */
+        products_float(N, d, a, d, a, sums, 1, d);
+        scale = 1 / own;
+        for (Py_ssize_t j = 0; j < d * d; j++)
+            G[j] = sums[j];
+    }
+    for (Py_ssize_t j = 0; j < d * d; j++)
+        G[j] *= scale * scale;
+}
+
+static PyObject *prepare(PyObject *self, PyObject *args)
+{
+    PyObject *given[4];
+    Py_buffer views[4];
+    Py_ssize_t n, d, N;
     int n_views = 0;
-    if (!PyArg_ParseTuple(args, "OOO(nn)", given, given + 1, given + 2, &n, &size))
+    int16_t *coarse = NULL;
+    double *sums = NULL;
+    if (!PyArg_ParseTuple(args, "OOOO(nnn)", given, given + 1, given + 2, given + 3, &n, &d, &N))
         return NULL;
-    if (n < 0 || size < 0 || (double)n * size > PY_SSIZE_T_MAX / 8.0)
+    if (n < 0 || d < 1 || N < 1 || (double)n * d * fmax(d, N) > PY_SSIZE_T_MAX / 8.0)
         return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
-    for (; n_views < 3; n_views++)
-        if (!get(given[n_views], views + n_views, "fhd"[n_views], n_views < 2 ? n * size : n, 1))
+    const int packs = given[3] != Py_None;
+    const Py_ssize_t sizes[4] = {n * d * N, n * d * d, n, n * d * N};
+    for (; n_views < 3 + packs; n_views++)
+        if (!get(given[n_views], views + n_views, "ffdh"[n_views], sizes[n_views], n_views > 0))
             goto end;
-    float *A = views[0].buf;
-    int16_t *packed = views[1].buf;
+    const float *A = views[0].buf;
+    float *G = views[1].buf;
     double *unit = views[2].buf;
+    int16_t *packed = packs ? views[3].buf : NULL;
+    coarse = malloc(d * N * sizeof *coarse);
+    sums = malloc(d * d * sizeof *sums);
+    if (coarse == NULL || sums == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t k = 0; k < n; k++)
-        unit[k] *= pack_token(size, A + k * size, packed + k * size);
+        prepare_token(N, d, A + k * d * N, packs ? packed + k * d * N : NULL, unit + k, coarse,
+                      sums, G + k * d * d);
     Py_END_ALLOW_THREADS
 end:
+    free(coarse);
+    free(sums);
     while (n_views > 0)
         PyBuffer_Release(views + --n_views);
     if (PyErr_Occurred())
@@ -685,10 +778,10 @@ static PyMethodDef methods[] = {
      "transpose(X, groups, center, factor, root, A, (rows, width, n, d, first, N))\n\n"
      "Columns of n groups of d less their center, times a factor of each and the root of weights,\n"
      "as rows of A, from `first` on; float64 becomes float32."},
-    {"pack", pack, METH_VARARGS,
-     "pack(A, packed, unit, (n, size))\n\n"
-     "Every token of A over a unit of its own, rounded, to both; units grow by it, or are 0 where\n"
-     "entries have no digits."},
+    {"prepare", prepare, METH_VARARGS,
+     "prepare(A, gram, unit, packed, (n, d, N))\n\n"
+     "Gram matrices of tokens, and, unless it is None, tokens packed: over units of their own, by\n"
+     "which `unit` grows, or is 0 where entries do not fit."},
     {"minimise_curved", minimise_curved, METH_VARARGS,
      "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, Y, weight,\n"
      "limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"

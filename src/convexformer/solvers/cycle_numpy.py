@@ -24,8 +24,8 @@ Floats = NDArray[np.float32]
 
 SWEEPS = 5  # of a cycle, at most
 INNER = 12  # steps to the best of one token, at most
-LARGEST = 32767  # of a token that is int16
-SMALLEST = 1e-30  # and what it may be before
+LARGEST = 32767  # entry of a token that is int16
+SMALLEST = 1e-30  # largest entry of one that is not as good as zero
 NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
 
@@ -175,14 +175,23 @@ def transpose(
     A.reshape(n * d, -1)[:, first : first + rows] = chosen.reshape(rows, n * d).T
 
 
-def pack(A: Floats, packed: NDArray[np.int16], unit: Array, shape: tuple[int, int]) -> None:
-    """Every token of `A` ``(n, d, N)`` over a unit of its own, rounded, to both.
+def prepare(
+    A: Floats,
+    gram: Floats,
+    unit: Array,
+    packed: NDArray[np.int16] | None,
+    shape: tuple[int, int, int],
+) -> None:
+    """Gram matrices of tokens `A` ``(n, d, N)``, and, unless it is None, tokens packed.
 
-    Units ``(n,)`` grow by it, or are 0 where entries have no digits; the `shape` is ``(n, d * N)``.
+    That is over units of their own, by which `unit` ``(n,)`` grows, or is 0 where entries do not
+    fit; the `shape` is ``(n, d, N)``.
     """
-    top = np.abs(A).max(axis=(1, 2)).astype(np.float64)
-    sound = (top > SMALLEST) & (top < 1 / SMALLEST)
-    own = np.where(sound, top / LARGEST, np.inf)
-    np.rint(A / own[:, None, None], out=A, casting="same_kind")
-    packed[:] = A
-    unit *= np.where(sound, own, 0.0)
+    if packed is not None:
+        top = np.abs(A).max(axis=(1, 2)).astype(np.float64)
+        fits = (top > SMALLEST) & (top < 1 / SMALLEST)
+        own = np.where(fits, top / LARGEST, np.inf)
+        A = (A / own[:, None, None]).astype(np.float32)
+        packed[:] = np.rint(A)
+        unit *= np.where(fits, own, 0.0)
+    np.matmul(A, A.transpose(0, 2, 1), out=gram)

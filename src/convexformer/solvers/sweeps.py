@@ -29,9 +29,9 @@ from .rounds import NEAR, Round
 from .solution import Clock, Iterate
 
 if COMPILED:
-    from ._sweeps import cycle, pack, transpose
+    from ._sweeps import cycle, prepare, transpose
 else:
-    from .cycle_numpy import cycle, pack, transpose
+    from .cycle_numpy import cycle, prepare, transpose
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -120,24 +120,22 @@ class Tokens:
 
         All into one array: memory in one piece is the sooner had. Zeros after the last sample let
         every row begin a line of cache, and an odd number of lines, rows take different places
-        there. What is packed is in float32 first, a few tokens at a time,
-        if these can be read by themselves.
+        there. A few tokens at a time, if these can be read by themselves,
+        stay in cache; what is packed is in float32 first.
         """
         n, d, N = len(groups), self.design.dim, self.design.n_samples
         length = (-(-N // LINE) | 1) * LINE
         A = _aligned((n, d, length), np.int16 if self.packs else np.float32)
         gram: Floats = np.empty((n, d, d), dtype=np.float32)
-        alone = self.packs and self.design.float64 is not None
-        few = max(1, READ_BYTES // (4 * d * N)) if alone else n
+        few = max(1, READ_BYTES // (4 * d * N)) if self.design.float64 is not None else n
         floats = _aligned((min(few, n), d, length), np.float32) if self.packs else A
         floats[:, :, N:] = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for part in (slice(first, first + few) for first in range(0, n, few)):
-                some = floats[: len(groups[part])]
+                some = floats[: len(groups[part])] if self.packs else A[part]
                 self._fill(some, groups[part], unit[part])
-                if self.packs:
-                    pack(some, A[part], unit[part], (len(some), d * length))
-                np.matmul(some, some.transpose(0, 2, 1), out=gram[part])
+                packed = A[part] if self.packs else None
+                prepare(some, gram[part], unit[part], packed, some.shape)
         return A, gram
 
     def _fill(self, A: Floats, groups: Groups, unit: Array) -> None:
