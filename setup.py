@@ -29,6 +29,7 @@ def compiled(package: str, name: str, *others: str) -> Extension:
 
 setup(
     ext_modules=[
+        compiled("problem", "_few"),
         compiled("problem", "_losses"),
         compiled("problem", "_rows"),
         compiled("solvers", "_sweeps", "_curved"),

@@ -15,6 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
+try:
+    from ._few import multiply
+
+    COMPILED = True
+except ImportError:  # BLAS takes its place
+    COMPILED = False
+
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
 
@@ -23,6 +30,7 @@ CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been
 FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has a few groups
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
 FEW_COLUMNS = 3  # that BLAS multiplies with faster one by one
+TOGETHER = 4  # that compiled code multiplies with
 WIDE_TOKEN = 8  # channels from which a token is worth a product of its own
 WIDE = 4096  # columns from which a product with their transpose is slow
 
@@ -306,7 +314,11 @@ class Design(ABC):
 
 
 def product(A: NDArray, Z: NDArray) -> NDArray:
-    """``A Z``, the fastest way: for a few columns of Z that is one by one."""
+    """``A Z``, the fastest way: for a few columns of Z that is together, or else one by one."""
+    if _few_together(A, Z):
+        F: Array = np.empty((len(A), Z.shape[1]))
+        multiply((*A.shape, Z.shape[1]), False, A, np.ascontiguousarray(Z), F)
+        return F
     if 1 < Z.shape[1] <= FEW_COLUMNS:
         return np.stack([A @ z for z in np.ascontiguousarray(Z.T)], axis=1)
     return np.asarray(A @ Z)
@@ -314,11 +326,21 @@ def product(A: NDArray, Z: NDArray) -> NDArray:
 
 def transposed_product(A: NDArray, V: NDArray) -> NDArray:
     """``A' V``, the fastest way."""
+    if _few_together(A, V):
+        M: Array = np.empty((A.shape[1], V.shape[1]))
+        multiply((*A.shape, V.shape[1]), True, A, np.ascontiguousarray(V), M)
+        return M
     if 1 < V.shape[1] <= FEW_COLUMNS:
         return np.stack([v @ A for v in np.ascontiguousarray(V.T)], axis=1)
     if V.shape[1] > 1 and A.shape[1] >= WIDE:
         return np.ascontiguousarray((V.T @ A).T)
     return np.asarray(A.T @ V)
+
+
+def _few_together(A: NDArray, Z: NDArray) -> bool:
+    """Whether compiled code multiplies with all columns of Z in one pass over A."""
+    plain = A.size > 0 and A.flags.c_contiguous and A.dtype == Z.dtype == np.float64
+    return COMPILED and plain and 1 < Z.shape[1] <= TOGETHER
 
 
 def row_slices(n_rows: int, width: int, size: int | None = None) -> Iterator[slice]:
