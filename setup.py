@@ -32,7 +32,7 @@ setup(
         compiled("problem", "_few"),
         compiled("problem", "_losses"),
         compiled("problem", "_rows"),
-        compiled("solvers", "_sweeps", "_curved"),
+        compiled("solvers", "_sweeps", "_curved", "_prepare"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if stable else {},
 )

@@ -21,4 +21,6 @@ typedef struct {
 /* Some sweeps, extrapolations, and where they lead; 0 where memory is short. */
 int run_cycle(Round *at, double *value, double *gap);
 
+PyObject *transpose(PyObject *self, PyObject *args);
+PyObject *prepare(PyObject *self, PyObject *args);
 PyObject *minimise_curved(PyObject *self, PyObject *args);

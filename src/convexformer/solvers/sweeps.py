@@ -9,7 +9,8 @@ matrix of all tokens. The sweeps themselves are compiled (``_sweeps.c``), or els
 (:mod:`~convexformer.solvers.cycle_numpy`).
 
 Tokens in samples are float32, which shows only in the last digits: the next round starts from a
-certificate in float64.
+certificate in float64. Those of one or two outputs are packed, as whole numbers of 16 bits, where
+it is reading them that takes the time; that shows earlier, and may take one more round.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Tokens:
     def __init__(self, problem: Problem) -> None:
         self.design, self.center = problem.design, problem.center
         self.root = None if problem.is_plain else np.sqrt(problem.weight)
-        self.few_outputs = problem.n_outputs < MANY
+        self.n_outputs = problem.n_outputs
         self.forget()
 
     def forget(self) -> None:
@@ -94,7 +95,8 @@ class Tokens:
         """Tokens of `groups`, packed if that allows for the `gain`, or is the quicker way to it."""
         if not self._kept:
             size = 4 * self.design.n_samples * len(groups) * self.design.dim
-            self.packs = COMPILED and self.few_outputs and (size > CACHE or gain > PACKED)
+            far, enough = size > CACHE, self.n_outputs == 1 and gain > PACKED
+            self.packs = COMPILED and (enough or (far and self.n_outputs < MANY))
         if len(self._kept) > 2 * len(groups):  # most of what is kept has served
             self._kept = {k: self._kept[k] for k in groups.tolist() if k in self._kept}
         new = [k for k in groups.tolist() if k not in self._kept]
