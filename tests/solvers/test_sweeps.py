@@ -14,6 +14,7 @@ from convexformer.problem import (
     Token,
     TokenDesign,
     TokenOutput,
+    designs,
     nonzeros,
 )
 from convexformer.solvers import (
@@ -62,7 +63,7 @@ def cycle(request, monkeypatch):
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 def test_where_there_is_a_compiler_all_is_compiled():
-    assert sweeps.COMPILED and nonzeros.COMPILED
+    assert sweeps.COMPILED and nonzeros.COMPILED and designs.COMPILED
 
 
 @pytest.fixture
