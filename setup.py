@@ -29,10 +29,11 @@ def compiled(package: str, name: str, *others: str) -> Extension:
 
 setup(
     ext_modules=[
+        compiled("problem", "_few"),
         compiled("problem", "_losses"),
         compiled("problem", "_points"),
         compiled("problem", "_rows"),
-        compiled("solvers", "_sweeps", "_curved"),
+        compiled("solvers", "_sweeps", "_curved", "_prepare"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if stable else {},
 )

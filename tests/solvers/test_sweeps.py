@@ -14,6 +14,7 @@ from convexformer.problem import (
     Token,
     TokenDesign,
     TokenOutput,
+    designs,
     nonzeros,
 )
 from convexformer.solvers import (
@@ -48,19 +49,21 @@ def never(*args, **kwargs):
     raise AssertionError("What was not to be called was called.")
 
 
-@pytest.fixture(params=["compiled", "NumPy"])
+@pytest.fixture(params=["compiled", "packed", "NumPy"])
 def cycle(request, monkeypatch):
-    """Both ways, in turn."""
+    """All ways, in turn."""
     if request.param == "NumPy":
         monkeypatch.setattr(sweeps, "cycle", cycle_numpy.cycle)
     elif not sweeps.COMPILED:
         pytest.skip("nothing was compiled")
+    if request.param == "packed":
+        monkeypatch.setattr(sweeps, "CACHE", 0.0)
     return sweeps.cycle
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 def test_where_there_is_a_compiler_all_is_compiled():
-    assert sweeps.COMPILED and nonzeros.COMPILED
+    assert sweeps.COMPILED and nonzeros.COMPILED and designs.COMPILED
 
 
 @pytest.fixture
@@ -163,11 +166,13 @@ def test_alike_tokens_are_left_to_newton_after_a_few_cycles(monkeypatch):
     assert 0 < len(cycles) <= 20
 
 
-def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0):
+def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0, packed=False):
     """What a cycle takes, of random tokens, some in use; and the tokens and what is left."""
     rng = np.random.default_rng(seed)
     part = part or c
     A = rng.normal(size=(n, d, N)).astype(np.float32)
+    if packed:
+        A = np.rint(1000 * A) / np.float32(1000)
     grams = A @ A.transpose(0, 2, 1)
     Z = rng.normal(size=(n, c, d)) * (np.arange(n) % 2)[:, None, None]
     v = rng.normal(size=(c, N))
@@ -206,6 +211,70 @@ def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
         assert found[1] == pytest.approx(expected[1], rel=1e-2, abs=1e-5 * expected[0])
     for here, there in zip(one[5:], other[5:], strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-4 * np.abs(there).max())
+
+
+@pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+@pytest.mark.parametrize("shape", [(5, 3, 2, 40), (4, 19, 1, 2100), (6, 8, 5, 1029, 1)])
+def test_packed_tokens_move_as_others_do(shape):
+    size = dict(zip(("n", "d", "c", "N", "part"), shape, strict=False))
+    plain, packed, in_numpy = (state(**size, packed=True)[0] for _ in range(3))
+    for at in (packed, in_numpy):
+        for array, factor in zip(at[5:], (1.0, 1e-3, 1e3), strict=True):
+            array *= factor
+    tokens = tuple(np.rint(1000 * A).astype(np.int16) for A in plain[0])
+    grams = tuple(np.float32(1e6) * G for G in plain[1])
+    more = plain[2], plain[3] * 1e-6, plain[4] * 1e3
+    for cycle, at in ((sweeps.cycle, packed), (cycle_numpy.cycle, in_numpy)):
+        expected = sweeps.cycle(*state(**size, packed=True)[0])
+        found = cycle(tokens, grams, *more, *at[5:])
+        assert found[0] == pytest.approx(expected[0], rel=1e-6)
+        assert found[1] == pytest.approx(expected[1], rel=1e-2, abs=1e-5 * expected[0])
+
+
+@pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("shape", [(3, 1, 5), (4, 7, 600), (2, 12, 1500)])
+def test_tokens_are_prepared(shape, packs):
+    n, d, _ = shape
+    A = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    A[1] *= 1e-6
+    if shape[2] == 600:
+        A[2], A[3, 0, 0] = 0.0, 1e5  # one of nothing, and one whose other entries are small beside
+    found, expected = [], []
+    for prepare, results in ((sweeps.prepare, found), (cycle_numpy.prepare, expected)):
+        gram, unit = np.empty((n, d, d), np.float32), np.full(n, 2.0)
+        packed = np.empty(shape, np.int16) if packs else None
+        prepare(A.copy(), gram, unit, packed, shape)
+        results += [gram, unit, packed]
+    for G, other in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(G, other, rtol=2e-3, atol=1e-3 * np.trace(other) / d)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+    if packs:
+        assert np.abs(found[2].astype(int) - expected[2]).max() <= 1
+        given = unit[:, None, None] / 2 * found[2]
+        np.testing.assert_allclose(given, A, atol=2e-5 * np.abs(A).max())
+
+
+@pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
+def test_arrays_of_tokens_must_fit():
+    A, gram = np.ones((2, 3, 8), np.float32), np.empty((2, 3, 3), np.float32)
+    unit, packed = np.ones(2), np.empty((2, 3, 8), np.int16)
+    for j, wrong in ((0, 3), (1, 4), (2, 9), (1, 0), (0, -1)):
+        shape = tuple(wrong if i == j else size for i, size in enumerate((2, 3, 8)))
+        with pytest.raises(ValueError, match=r"expected|must fit"):
+            sweeps.prepare(A, gram, unit, packed, shape)
+    with pytest.raises(ValueError, match="expected"):
+        sweeps.prepare(A, gram, unit, packed.astype(np.int32), (2, 3, 8))
+
+
+def test_tokens_are_packed_where_that_is_quicker(monkeypatch):
+    problem, groups = made(N=100, n=6, d=3), np.arange(6)
+    kinds = []
+    for size, gain in ((1e9, 0.0), (1e9, 1.0), (0.0, 0.0)):
+        monkeypatch.setattr(sweeps, "CACHE", size)
+        kinds.append(Tokens(problem).of(groups, gain).A[0].dtype)
+    packed = np.dtype(np.int16 if sweeps.COMPILED else np.float32)
+    assert kinds == [np.float32, packed, packed]
 
 
 def test_a_last_cycle_is_as_short_as_will_do(monkeypatch):
@@ -430,8 +499,9 @@ def test_tokens_are_read_once_and_hold_what_was_asked_for():
     first = tokens.of(np.array([1, 4, 6]))
     X = (problem.design.X - problem.center) * np.sqrt(problem.weight)[:, None, None]
     for k, A, unit, gram, curvature in zip((1, 4, 6), *first, strict=True):
-        np.testing.assert_allclose(unit * A, X[:, k].T, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(gram, A @ A.T, rtol=1e-5)
+        np.testing.assert_allclose(unit * A[:, :50], X[:, k].T, rtol=1e-6, atol=1e-6)
+        assert not A[:, 50:].any()  # up to where a line of cache begins
+        np.testing.assert_allclose(gram, A @ A.T, rtol=1e-3, atol=1e-3 * np.trace(gram))
         longest = np.linalg.norm(A, 2) ** 2
         assert 0.9999 * longest < curvature < 1.2 * longest
     again = tokens.of(np.array([1, 3, 4]))

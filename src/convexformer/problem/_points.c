@@ -1,5 +1,4 @@
-/* What a squared loss is at some scores, and lengths of cells: many short steps of NumPy in one; and
-   products with a few outputs, that BLAS is not made for.
+/* What a squared loss is at some scores, and lengths of cells: many short steps of NumPy in one.
 
    points.py says the same in NumPy, and stands in where nothing was compiled. */
 
@@ -187,70 +186,6 @@ VECTORISED static double lengths(Py_ssize_t n, Py_ssize_t size, Py_ssize_t c, co
     return total;
 }
 
-/* Correlations with a few outputs --------------------------------------------------------------- */
-
-enum { FROM, OUTPUTS, TO, MULTIPLIED };
-
-#define TILE 128 /* columns whose sums stay in cache */
-#define ROWS 512 /* that are summed before others are: sums of many round */
-
-/* m (columns, lanes) += x' v for x (rows, columns), `width` apart, and v (rows, lanes). Sums are read
-   and written once for four rows. */
-static inline void add_products(Py_ssize_t rows, Py_ssize_t columns, const double *x,
-                                Py_ssize_t width, const int lanes, const double *v, double *m)
-{
-    Py_ssize_t i = 0;
-    for (; i + 4 <= rows; i += 4, x += 4 * width, v += 4 * lanes)
-        for (Py_ssize_t j = 0; j < columns; j++) {
-            const double a = x[j], b = x[width + j], c = x[2 * width + j], d = x[3 * width + j];
-            double *sum = m + j * lanes;
-#pragma omp simd
-            for (int l = 0; l < lanes; l++)
-                sum[l] += a * v[l] + b * v[lanes + l] + c * v[2 * lanes + l] + d * v[3 * lanes + l];
-        }
-    for (; i < rows; i++, x += width, v += lanes)
-        for (Py_ssize_t j = 0; j < columns; j++)
-#pragma omp simd
-            for (int l = 0; l < lanes; l++)
-                m[j * lanes + l] += x[j] * v[l];
-}
-
-/* M (p, c) = X' V for up to LANES outputs; v has V's, `lanes` apart. */
-VECTORISED static void correlate_few(Py_ssize_t rows, Py_ssize_t p, Py_ssize_t c, const double *x,
-                                     int lanes, const double *v, double *M)
-{
-    double m[TILE * LANES];
-    memset(M, 0, p * c * sizeof *M);
-    for (Py_ssize_t first = 0; first < p; first += TILE) {
-        const Py_ssize_t columns = p - first < TILE ? p - first : TILE;
-        for (Py_ssize_t i = 0; i < rows; i += ROWS) {
-            const Py_ssize_t some = rows - i < ROWS ? rows - i : ROWS;
-            memset(m, 0, sizeof m);
-            if (lanes == LANES)
-                add_products(some, columns, x + i * p + first, p, LANES, v + i * LANES, m);
-            else
-                add_products(some, columns, x + i * p + first, p, LANES / 2, v + i * lanes, m);
-            for (Py_ssize_t j = 0; j < columns; j++)
-                for (Py_ssize_t l = 0; l < c; l++)
-                    M[(first + j) * c + l] += m[j * lanes + l];
-        }
-    }
-}
-
-static int correlate_all(Py_ssize_t rows, Py_ssize_t p, Py_ssize_t c, void **given)
-{
-    const int lanes = c <= LANES / 2 ? LANES / 2 : LANES;
-    const double *V = given[OUTPUTS];
-    double *padded = c == lanes ? NULL : calloc(rows * lanes + 1, sizeof *padded);
-    if (c != lanes && padded == NULL)
-        return 0;
-    for (Py_ssize_t i = 0; i < rows && c != lanes; i++)
-        memcpy(padded + i * lanes, V + i * c, c * sizeof *V);
-    correlate_few(rows, p, c, given[FROM], lanes, c == lanes ? V : padded, given[TO]);
-    free(padded);
-    return 1;
-}
-
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
 /* Arrays of numbers of given sizes; those from `writable` on are written. */
@@ -299,26 +234,6 @@ static PyObject *squared(PyObject *self, PyObject *args)
     return finish(GIVEN, views, done);
 }
 
-static PyObject *correlate(PyObject *self, PyObject *args)
-{
-    PyObject *objects[MULTIPLIED];
-    Py_ssize_t rows, p, c;
-    Py_buffer views[MULTIPLIED];
-    void *given[MULTIPLIED];
-    int done;
-    if (!PyArg_ParseTuple(args, "(nnn)OOO", &rows, &p, &c, objects, objects + 1, objects + 2))
-        return NULL;
-    if (rows < 0 || p < 0 || c < 1 || c > LANES)
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    const Py_ssize_t sizes[MULTIPLIED] = {rows * p, rows * c, p * c};
-    if (!get_all(MULTIPLIED, objects, views, given, sizes, TO))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    done = correlate_all(rows, p, c, given);
-    Py_END_ALLOW_THREADS
-    return finish(MULTIPLIED, views, done);
-}
-
 static PyObject *norms(PyObject *self, PyObject *args)
 {
     PyObject *Z, *out;
@@ -352,9 +267,6 @@ static PyMethodDef methods[] = {
     {"norms", norms, METH_VARARGS,
      "norms((n, size, c), Z, out) -> total\n\n"
      "Euclidean norms (n, c) of Z (n, size, c), whatever its range, and their sum."},
-    {"correlate", correlate, METH_VARARGS,
-     "correlate((rows, p, c), X, V, M)\n\n"
-     "M (p, c) = X' V for up to 16 outputs."},
     {NULL, NULL, 0, NULL},
 };
 

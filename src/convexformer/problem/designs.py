@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
-from .points import COMPILED, MOST_OUTPUTS, correlate
+try:
+    from ._few import multiply
+
+    COMPILED = True
+except ImportError:  # BLAS takes its place
+    COMPILED = False
 
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
@@ -25,7 +30,7 @@ CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been
 FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has a few groups
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
 FEW_COLUMNS = 3  # that BLAS multiplies with faster one by one
-SEVERAL = range(3, MOST_OUTPUTS + 1) if COMPILED else range(0)  # and that are faster compiled
+TOGETHER, CORRELATED = 4, 16  # that compiled code multiplies with, one way and the other
 WIDE_TOKEN = 8  # channels from which a token is worth a product of its own
 WIDE = 4096  # columns from which a product with their transpose is slow
 
@@ -316,7 +321,11 @@ class Design(ABC):
 
 
 def product(A: NDArray, Z: NDArray) -> NDArray:
-    """``A Z``, the fastest way: for a few columns of Z that is one by one."""
+    """``A Z``, the fastest way: for a few columns of Z that is together, or else one by one."""
+    if _few_together(A, Z, TOGETHER):
+        F: Array = np.empty((len(A), Z.shape[1]))
+        multiply((*A.shape, Z.shape[1]), False, A, np.ascontiguousarray(Z), F)
+        return F
     if 1 < Z.shape[1] <= FEW_COLUMNS:
         return np.stack([A @ z for z in np.ascontiguousarray(Z.T)], axis=1)
     return np.asarray(A @ Z)
@@ -324,13 +333,21 @@ def product(A: NDArray, Z: NDArray) -> NDArray:
 
 def transposed_product(A: NDArray, V: NDArray) -> NDArray:
     """``A' V``, the fastest way."""
-    if V.shape[1] in SEVERAL and A.dtype == np.float64 and A.flags.c_contiguous:
-        return correlate(A, V)
+    if _few_together(A, V, CORRELATED):
+        M: Array = np.empty((A.shape[1], V.shape[1]))
+        multiply((*A.shape, V.shape[1]), True, A, np.ascontiguousarray(V), M)
+        return M
     if 1 < V.shape[1] <= FEW_COLUMNS:
         return np.stack([v @ A for v in np.ascontiguousarray(V.T)], axis=1)
     if V.shape[1] > 1 and A.shape[1] >= WIDE:
         return np.ascontiguousarray((V.T @ A).T)
     return np.asarray(A.T @ V)
+
+
+def _few_together(A: NDArray, Z: NDArray, most: int) -> bool:
+    """Whether compiled code multiplies with all columns of Z, `most` of them, in one pass over A."""
+    plain = A.size > 0 and A.flags.c_contiguous and A.dtype == Z.dtype == np.float64
+    return COMPILED and plain and 1 < Z.shape[1] <= most
 
 
 def row_slices(n_rows: int, width: int, size: int | None = None) -> Iterator[slice]:

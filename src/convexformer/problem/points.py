@@ -1,4 +1,4 @@
-"""What a squared loss is at some scores, correlations, and norms: compiled, or else NumPy's."""
+"""What a squared loss is at some scores, and norms: compiled, or else NumPy's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ except ImportError:  # then NumPy does the same
     COMPILED = False
 
 Array = NDArray[np.float64]
-
-MOST_OUTPUTS = 16  # that `correlate` takes
 
 
 class Residual(NamedTuple):
@@ -53,13 +51,6 @@ def _squared(S: Array, Y: Array, weight: Array, intercept: bool) -> tuple[Array,
         left = left - weight @ left / total
     V = a * left
     return F, V, np.array([b, loss, np.sum(V * Y, axis=0), np.sum(V * left, axis=0)])
-
-
-def correlate(A: Array, V: NDArray) -> Array:
-    """``A' V`` of a few columns V, compiled."""
-    M: Array = np.empty((A.shape[1], V.shape[1]))
-    _points.correlate((*A.shape, V.shape[1]), A, np.ascontiguousarray(V, dtype=np.float64), M)
-    return M
 
 
 def norms(Z: Array) -> tuple[Array, float]:

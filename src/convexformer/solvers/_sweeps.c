@@ -6,8 +6,8 @@
 
    It takes the squares of v and the correlations M_k = A_k v to begin with, then changes only, e,
    either of v, or, where samples are many, of M: in samples or in coefficients. In samples tokens
-   are float32, and so are sums of a few products; what these add up to is float64, as all is in
-   coefficients. cycle_numpy.py says the same in NumPy, and stands in where nothing was compiled. */
+   are float32 or int16, and sums of some products float32; what these add up to is float64, as all
+   is in coefficients. cycle_numpy.py says the same in NumPy, and stands in where nothing was compiled. */
 
 #include "../_compiled.h"
 #include "_sweeps.h"
@@ -19,11 +19,9 @@
 #define INNER 12    /* steps to the best of one token, at most */
 #define NEARLY 1e-3 /* of a move, squared: smaller steps are not worth taking */
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
-#define SOME 1024   /* products that are summed in float32 */
-#define NEAR 32768  /* floats of a token that are read again from cache, */
-#define SHORTEST 64 /* and samples of it */
-#define ROWS 64     /* that are transposed at a time */
-#define COLUMNS 32  /* and columns: both sides of a tile stay in cache, and in few pages */
+#define SOME 4096   /* products that are summed in float32, of all outputs */
+#define NEAR 1024   /* samples of sums that stay in cache from row to row */
+#define LINE 64     /* bytes of cache that are read at once */
 
 static double norm(Py_ssize_t size, const double *z)
 {
@@ -42,74 +40,24 @@ static int is_used(Py_ssize_t size, const double *z)
     return 0;
 }
 
+/* Where a line of cache begins, in room for as much as one more. */
+static float *aligned(float *room)
+{
+    return (float *)(((uintptr_t)room + LINE - 1) / LINE * LINE);
+}
+
 /* Products with tokens ------------------------------------------------------------------------- */
 
-/* out[j * by_a + l * by_x] = <A[j], x[l]> for m rows of A and c of x, all of N entries. */
-VECTORISED static void products(Py_ssize_t N, Py_ssize_t m, const float *A, Py_ssize_t c,
-                                const float *x, double *out, Py_ssize_t by_a, Py_ssize_t by_x)
-{
-    for (Py_ssize_t j = 0; j < m; j++)
-        for (Py_ssize_t l = 0; l < c; l++)
-            out[j * by_a + l * by_x] = 0;
-    for (Py_ssize_t first = 0; first < N; first += SOME) {
-        const Py_ssize_t some = N - first < SOME ? N - first : SOME;
-        Py_ssize_t l = 0;
-        for (; l + 2 <= c; l += 2) {
-            const float *x0 = x + l * N + first, *x1 = x0 + N;
-            Py_ssize_t j = 0;
-            for (; j + 4 <= m; j += 4) {
-                const float *a0 = A + j * N + first, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
-                float s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
-#pragma omp simd reduction(+ : s0, s1, s2, s3, t0, t1, t2, t3)
-                for (Py_ssize_t i = 0; i < some; i++) {
-                    s0 += a0[i] * x0[i], t0 += a0[i] * x1[i];
-                    s1 += a1[i] * x0[i], t1 += a1[i] * x1[i];
-                    s2 += a2[i] * x0[i], t2 += a2[i] * x1[i];
-                    s3 += a3[i] * x0[i], t3 += a3[i] * x1[i];
-                }
-                double *o = out + j * by_a + l * by_x;
-                o[0] += s0, o[by_a] += s1, o[2 * by_a] += s2, o[3 * by_a] += s3;
-                o += by_x;
-                o[0] += t0, o[by_a] += t1, o[2 * by_a] += t2, o[3 * by_a] += t3;
-            }
-            for (; j < m; j++) {
-                const float *a = A + j * N + first;
-                float s = 0, t = 0;
-#pragma omp simd reduction(+ : s, t)
-                for (Py_ssize_t i = 0; i < some; i++)
-                    s += a[i] * x0[i], t += a[i] * x1[i];
-                out[j * by_a + l * by_x] += s, out[j * by_a + (l + 1) * by_x] += t;
-            }
-        }
-        for (; l < c; l++) {
-            const float *y = x + l * N + first;
-            Py_ssize_t j = 0;
-            for (; j + 8 <= m; j += 8) {
-                const float *a0 = A + j * N + first, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
-                const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
-                float s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
-#pragma omp simd reduction(+ : s0, s1, s2, s3, s4, s5, s6, s7)
-                for (Py_ssize_t i = 0; i < some; i++) {
-                    s0 += a0[i] * y[i], s1 += a1[i] * y[i], s2 += a2[i] * y[i];
-                    s3 += a3[i] * y[i], s4 += a4[i] * y[i], s5 += a5[i] * y[i];
-                    s6 += a6[i] * y[i], s7 += a7[i] * y[i];
-                }
-                double *o = out + j * by_a + l * by_x;
-                o[0] += s0, o[by_a] += s1, o[2 * by_a] += s2, o[3 * by_a] += s3;
-                o += 4 * by_a;
-                o[0] += s4, o[by_a] += s5, o[2 * by_a] += s6, o[3 * by_a] += s7;
-            }
-            for (; j < m; j++) {
-                const float *a = A + j * N + first;
-                float s = 0;
-#pragma omp simd reduction(+ : s)
-                for (Py_ssize_t i = 0; i < some; i++)
-                    s += a[i] * y[i];
-                out[j * by_a + l * by_x] += s;
-            }
-        }
-    }
-}
+#define NUMBER float
+#define NAMED(name) name##_float
+#include "_tokens.h"
+#undef NUMBER
+#undef NAMED
+#define NUMBER int16_t
+#define NAMED(name) name##_int16
+#include "_tokens.h"
+#undef NUMBER
+#undef NAMED
 
 VECTORISED static void to_floats(Py_ssize_t size, const double *x, float *floats)
 {
@@ -126,10 +74,12 @@ static void correlate(const Round *at, Py_ssize_t k, Py_ssize_t c, const double 
     if (!at->in_samples)
         for (Py_ssize_t l = 0; l < c; l++)
             memcpy(r + l * d, e + l * N + k * d, d * sizeof *r);
+    else if (at->packed)
+        products_int16(N, d, at->A[k], c, floats, r, 1, d);
     else if (d < c)
-        products(N, c, floats, d, at->A[k], r, d, 1);
+        products_float(N, c, floats, d, at->A[k], r, d, 1);
     else
-        products(N, d, at->A[k], c, floats, r, 1, d);
+        products_float(N, d, at->A[k], c, floats, r, 1, d);
 }
 
 /* e[l] -= sum_j move[l, j] A[j], for c outputs */
@@ -164,48 +114,33 @@ VECTORISED static void subtract_double(const Round *at, Py_ssize_t c, const doub
     }
 }
 
-/* The same of `some` samples, for one output, whose e and columns of A begin there. */
-VECTORISED static void subtract_some(const Round *at, Py_ssize_t some, const float *A,
-                                     const double *move, double *e)
+/* The same in samples, four outputs that move at a time. */
+static void subtract_samples(const Round *at, Py_ssize_t c, const void *A, const double *move,
+                             double *e)
 {
     const Py_ssize_t N = at->N, d = at->d;
-    Py_ssize_t j = 0;
-    for (; j + 8 <= d; j += 8) {
-        const float *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
-        const float *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
-        const double *m = move + j;
-        const float m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
-        const float m4 = m[4], m5 = m[5], m6 = m[6], m7 = m[7];
-#pragma omp simd
-        for (Py_ssize_t i = 0; i < some; i++)
-            e[i] -= ((m0 * a0[i] + m1 * a1[i]) + (m2 * a2[i] + m3 * a3[i])) +
-                    ((m4 * a4[i] + m5 * a5[i]) + (m6 * a6[i] + m7 * a7[i]));
-    }
-    for (; j < d; j++) {
-        const float *a = A + j * N, m = move[j];
-#pragma omp simd
-        for (Py_ssize_t i = 0; i < some; i++)
-            e[i] -= m * a[i];
-    }
-}
-
-/* By as many samples as let outputs find the token in cache. */
-static void subtract_float(const Round *at, Py_ssize_t c, const float *A, const double *move,
-                           double *e)
-{
-    const Py_ssize_t N = at->N, d = at->d, step = c == 1 ? N : NEAR / d + SHORTEST;
-    for (Py_ssize_t first = 0; first < N; first += step) {
-        const Py_ssize_t some = N - first < step ? N - first : step;
-        for (Py_ssize_t l = 0; l < c; l++)
-            if (is_used(d, move + l * d))
-                subtract_some(at, some, A + first, move + l * d, e + l * N + first);
+    const double *moves[4];
+    double *es[4];
+    Py_ssize_t few = 0;
+    for (Py_ssize_t l = 0; l < c; l++) {
+        if (is_used(d, move + l * d)) {
+            moves[few] = move + l * d;
+            es[few++] = e + l * N;
+        }
+        if (few == 4 || (few > 0 && l == c - 1)) {
+            if (at->packed)
+                subtract_few_int16(N, d, A, few, moves, es);
+            else
+                subtract_few_float(N, d, A, few, moves, es);
+            few = 0;
+        }
     }
 }
 
 static void subtract(const Round *at, Py_ssize_t c, Py_ssize_t k, const double *move, double *e)
 {
     if (at->in_samples)
-        subtract_float(at, c, at->A[k], move, e);
+        subtract_samples(at, c, at->A[k], move, e);
     else
         subtract_double(at, c, at->A[k], move, e);
 }
@@ -468,9 +403,10 @@ int run_cycle(Round *at, double *value, double *gap)
     double *Zs = calloc((sweeps + 2) * all, sizeof *Zs);
     double *es = calloc((sweeps + 2) * length, sizeof *es);
     double *scratch = malloc(3 * one * sizeof *scratch);
-    float *floats = malloc((length > one ? length : one) * sizeof *floats);
+    float *room = malloc((length > one ? length : one) * sizeof *room + LINE);
+    float *floats = aligned(room);
     at->live = malloc(at->c / at->part * sizeof *at->live);
-    const int enough = Zs != NULL && es != NULL && scratch != NULL && floats != NULL &&
+    const int enough = Zs != NULL && es != NULL && scratch != NULL && room != NULL &&
                        at->live != NULL;
     if (enough) {
         memcpy(Zs, at->Z, all * sizeof *Zs);
@@ -492,7 +428,7 @@ int run_cycle(Round *at, double *value, double *gap)
     free(Zs);
     free(es);
     free(scratch);
-    free(floats);
+    free(room);
     free(at->live);
     return enough;
 }
@@ -531,6 +467,20 @@ static Py_ssize_t get_all(PyObject *given, Py_ssize_t n, Py_ssize_t size, char t
     return -1;
 }
 
+/* Whether tokens are int16. */
+static int is_packed(PyObject *tokens)
+{
+    Py_buffer view;
+    PyObject *array = PyTuple_Check(tokens) ? PyTuple_GetItem(tokens, 0) : tokens;
+    if (array == NULL || PyObject_GetBuffer(array, &view, PyBUF_FORMAT) < 0) {
+        PyErr_Clear(); /* whoever reads them will say so */
+        return 0;
+    }
+    const int packed = view.format[0] == 'h';
+    PyBuffer_Release(&view);
+    return packed;
+}
+
 /* Whether arrays have more numbers than can be counted. */
 static int too_large(const Round *at)
 {
@@ -561,7 +511,9 @@ static PyObject *cycle(PyObject *self, PyObject *args)
     if (matrices == NULL || at.A == NULL)
         goto end;
     at.gram = at.A + at.n;
-    more = get_all(tokens, at.n, at.d * at.N, at.in_samples ? 'f' : 'd', matrices, at.A);
+    at.packed = at.in_samples && is_packed(tokens);
+    more = get_all(tokens, at.n, at.d * at.N, at.packed ? 'h' : at.in_samples ? 'f' : 'd', matrices,
+                   at.A);
     if (more < 0)
         goto end;
     n_matrices = more;
@@ -589,86 +541,6 @@ end:
     return Py_BuildValue("dd", value, gap);
 }
 
-typedef struct {
-    Py_ssize_t rows, width, n, d, first, N;
-    const double *X;      /* (rows, width) */
-    const int32_t *group; /* (n,) */
-    const double *center; /* (n, d) */
-    const double *factor; /* (n,) */
-    const double *root;   /* (rows,) */
-    float *A;             /* (n, d, N) */
-} Transpose;
-
-/* A[k, j, first + i] = factor[k] root[i] (X[i, group[k] d + j] - center[k, j]), by tiles. */
-VECTORISED static void transpose_groups(const Transpose *at)
-{
-    const Py_ssize_t d = at->d, all = at->n * d;
-    float rows[ROWS][COLUMNS];
-    for (Py_ssize_t i = 0; i < at->rows; i += ROWS) {
-        const Py_ssize_t some = at->rows - i < ROWS ? at->rows - i : ROWS;
-        for (Py_ssize_t j = 0; j < all; j += COLUMNS) {
-            const Py_ssize_t few = all - j < COLUMNS ? all - j : COLUMNS;
-            Py_ssize_t m = 0;
-            while (m < few) { /* what a token has of these columns lies together */
-                const Py_ssize_t k = (j + m) / d, next = (k + 1) * d - j;
-                const Py_ssize_t end = next < few ? next : few;
-                const Py_ssize_t from = (at->group[k] - k) * d + j;
-                const double *center = at->center + j;
-                for (Py_ssize_t l = 0; l < some; l++) {
-                    const double *x = at->X + (i + l) * at->width;
-                    const double factor = at->factor[k] * at->root[i + l];
-#pragma omp simd
-                    for (Py_ssize_t o = m; o < end; o++)
-                        rows[l][o] = (float)((x[from + o] - center[o]) * factor);
-                }
-                m = end;
-            }
-            for (m = 0; m < few; m++)
-                for (Py_ssize_t l = 0; l < some; l++)
-                    at->A[(j + m) * at->N + at->first + i + l] = rows[l][m];
-        }
-    }
-}
-
-static PyObject *transpose(PyObject *self, PyObject *args)
-{
-    enum { GIVEN = 6 };
-    PyObject *given[GIVEN];
-    Py_buffer views[GIVEN];
-    Transpose at;
-    int n_views = 0, sound = 1;
-    if (!PyArg_ParseTuple(args, "OOOOOO(nnnnnn)", given, given + 1, given + 2, given + 3, given + 4,
-                          given + 5, &at.rows, &at.width, &at.n, &at.d, &at.first, &at.N))
-        return NULL;
-    if (at.rows < 0 || at.width < 0 || at.n < 0 || at.d < 1 || at.first < 0 ||
-        at.rows > at.N - at.first)
-        return PyErr_Format(PyExc_ValueError, "Rows must be within the array.");
-    if ((double)at.n * at.d * at.N > PY_SSIZE_T_MAX / 8.0 ||
-        (double)at.rows * at.width > PY_SSIZE_T_MAX / 8.0)
-        return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
-    const Py_ssize_t sizes[GIVEN] = {at.rows * at.width, at.n,    at.n * at.d,
-                                     at.n,               at.rows, at.n * at.d * at.N};
-    for (; n_views < GIVEN; n_views++)
-        if (!get(given[n_views], views + n_views, "didddf"[n_views], sizes[n_views], n_views == 5))
-            goto end;
-    at.X = views[0].buf, at.group = views[1].buf, at.center = views[2].buf;
-    at.factor = views[3].buf, at.root = views[4].buf, at.A = views[5].buf;
-    for (Py_ssize_t k = 0; k < at.n; k++)
-        sound &= at.group[k] >= 0 && at.group[k] < at.width / at.d;
-    if (sound) {
-        Py_BEGIN_ALLOW_THREADS
-        transpose_groups(&at);
-        Py_END_ALLOW_THREADS
-    } else
-        PyErr_SetString(PyExc_ValueError, "Groups must be within the rows.");
-end:
-    while (n_views > 0)
-        PyBuffer_Release(views + --n_views);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
     {"cycle", cycle, METH_VARARGS,
      "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M, sweeps=5)\n"
@@ -678,6 +550,10 @@ static PyMethodDef methods[] = {
      "transpose(X, groups, center, factor, root, A, (rows, width, n, d, first, N))\n\n"
      "Columns of n groups of d less their center, times a factor of each and the root of weights,\n"
      "as rows of A, from `first` on; float64 becomes float32."},
+    {"prepare", prepare, METH_VARARGS,
+     "prepare(A, gram, unit, packed, (n, d, N))\n\n"
+     "Gram matrices of tokens, and, unless it is None, tokens packed: over units of their own, by\n"
+     "which `unit` grows, or is 0 where entries do not fit."},
     {"minimise_curved", minimise_curved, METH_VARARGS,
      "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, Y, weight,\n"
      "limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"

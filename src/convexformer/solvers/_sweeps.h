@@ -7,7 +7,9 @@ typedef struct {
     Py_ssize_t part;      /* outputs that share tokens: c or 1 */
     Py_ssize_t sweeps;    /* of this cycle, up to SWEEPS */
     int in_samples;       /* else N is n * d */
-    const void **A;       /* n tokens (d, N), float; or rows of the Gram matrix of all, double */
+    int packed;           /* whether tokens are int16 */
+    const void **A;       /* n tokens (d, N), float or int16; or rows of the Gram matrix of all,
+                             double */
     const void **gram;    /* n matrices (d, d): A_k A_k', float */
     const double *step;   /* (n,): one over the largest eigenvalue of the same */
     const double *limit;  /* (n,) */
@@ -19,4 +21,6 @@ typedef struct {
 /* Some sweeps, extrapolations, and where they lead; 0 where memory is short. */
 int run_cycle(Round *at, double *value, double *gap);
 
+PyObject *transpose(PyObject *self, PyObject *args);
+PyObject *prepare(PyObject *self, PyObject *args);
 PyObject *minimise_curved(PyObject *self, PyObject *args);

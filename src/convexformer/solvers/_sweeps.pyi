@@ -1,6 +1,7 @@
 from numpy.typing import NDArray
 
 from .cycle_numpy import cycle as cycle
+from .cycle_numpy import prepare as prepare
 from .cycle_numpy import transpose as transpose
 
 def minimise_curved(

@@ -24,6 +24,8 @@ Floats = NDArray[np.float32]
 
 SWEEPS = 5  # of a cycle, at most
 INNER = 12  # steps to the best of one token, at most
+LARGEST = 32767  # entry of a token that is int16
+SMALLEST = 1e-30  # largest entry of one that is not as good as zero
 NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
 
@@ -80,7 +82,7 @@ class _Part:
                 own = self.grams[k], float(self.step[k]), float(self.limit[k])
                 move = _best_move(Z[k], r, *own)
                 Z[k] += move
-                e -= move.astype(self.tokens[k].dtype) @ self.tokens[k]
+                e -= self._spread(k, move)
             trail.append((Z.copy(), e.copy()))
         e = self._extrapolate(trail)
         change = np.array([self._correlated(k, e) for k in range(len(M))])
@@ -96,6 +98,10 @@ class _Part:
         d = self.Z.shape[2]
         return e[:, k * d : (k + 1) * d]
 
+    def _spread(self, k: int, move: Array) -> NDArray:
+        """What a move of token k changes."""
+        return np.asarray(move.astype(np.float32 if self.in_samples else float) @ self.tokens[k])
+
     def _extrapolate(self, trail: list[tuple[Array, Array]]) -> Array:
         """To the affine combination of points whose moves cancel best, if that is better.
 
@@ -108,7 +114,7 @@ class _Part:
         changed = np.tensordot(share, np.array([e for _, e in trail[1:]]), axes=1)
         gone = ~np.any(Z, axis=(1, 2)) & np.any(there, axis=(1, 2))
         for k in np.flatnonzero(gone).tolist():
-            changed += there[k].astype(self.tokens[k].dtype) @ self.tokens[k]
+            changed += self._spread(k, there[k])
             there[k] = 0.0
         # By how much the objective rises: not the difference of two values, which would round.
         if self.in_samples:
@@ -167,3 +173,25 @@ def transpose(
     chosen = X.reshape(rows, -1, d)[:, groups] - center
     chosen *= root[:, None, None] * factor[:, None]
     A.reshape(n * d, -1)[:, first : first + rows] = chosen.reshape(rows, n * d).T
+
+
+def prepare(
+    A: Floats,
+    gram: Floats,
+    unit: Array,
+    packed: NDArray[np.int16] | None,
+    shape: tuple[int, int, int],
+) -> None:
+    """Gram matrices of tokens `A` ``(n, d, N)``, and, unless it is None, tokens packed.
+
+    That is over units of their own, by which `unit` ``(n,)`` grows, or is 0 where entries do not
+    fit; the `shape` is ``(n, d, N)``.
+    """
+    if packed is not None:
+        top = np.abs(A).max(axis=(1, 2)).astype(np.float64)
+        fits = (top > SMALLEST) & (top < 1 / SMALLEST)
+        own = np.where(fits, top / LARGEST, np.inf)
+        A = (A / own[:, None, None]).astype(np.float32)
+        packed[:] = np.rint(A)
+        unit *= np.where(fits, own, 0.0)
+    np.matmul(A, A.transpose(0, 2, 1), out=gram)

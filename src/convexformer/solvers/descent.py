@@ -31,7 +31,6 @@ Array = NDArray[np.float64]
 ROUNDING = 1e-15  # relative gap that is as good as none
 BELOW = 0.8  # of the gap that is wanted: what a round finds in float32 is nearly what it certifies
 FLOAT32 = 2e-7  # part of a gap that changes in float32 leave, times the square of beta_max / beta
-SWEPT = 2e-8  # part that sweeps leave, whose sums are short, times beta_max / beta
 NO_DIGITS = 1e-13  # of an objective: by so much it may differ by rounding
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
 TINY = 5e3  # below which it is welcome even after sweeps, for its digits
@@ -40,6 +39,7 @@ LITTLE_WORK = 3e8  # multiply-adds that sweeps may take to prepare for a first r
 MUCH_WORK = 3e8  # multiply-adds of a Gram matrix that had better be small
 SMALL_PART = 0.1  # of the largest excess: tokens that a first Gram matrix is spared
 SOME = 16  # tokens whose sweeps tell as well as steps on all at once whether they will be slow
+FEWER = 8  # that are ready soon enough for sweeps once steps have not been slow
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 
 
@@ -72,23 +72,23 @@ def minimise(
         if not work.descends:
             break
         clock.n_iter += 1
-        worth = at.primal(beta)
+        worth, goal = at.primal(beta), max(BELOW * tol, ROUNDING)
         descent: Round
-        if sweeps and (by_gram or everyone or _ready_soon(problem) >= SOME):
+        ready = SOME if not at.Z.any() else FEWER
+        if sweeps and (by_gram or everyone or _ready_soon(problem) >= ready):
             work.columns.forget()
             if by_gram:
                 groups, tokens = work.grams.tokens(groups)
             else:
-                tokens = work.tokens.of(groups)
+                tokens = work.tokens.of(groups, goal / gap * beta / problem.beta_max)
             descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
-            gain = SWEPT * problem.beta_max / beta if everyone else FIRST_GAIN
+            gain = tokens.leaves * problem.beta_max / beta if everyone else FIRST_GAIN
         elif compact:
             descent = curved.Curved(problem, beta, at, point, groups)
             gain = 0.0 if everyone else FIRST_GAIN
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
-        goal = max(BELOW * tol, ROUNDING)
         work.descends = descent.run(max(goal, gain * gap), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
         if (

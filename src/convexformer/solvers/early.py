@@ -51,7 +51,7 @@ def solve(
     point = DualPoint(V, M, norms)
     found = sweeps.Sweeps(problem, beta, at, point, groups, at.loss, tokens, False)
     goal = 0.9 * descent.BELOW * tol
-    if not found.run(max(goal, descent.SWEPT * float(norms.max()) / beta), goal, clock):
+    if not found.run(max(goal, tokens.leaves * float(norms.max()) / beta), goal, clock):
         return None
     Z = at.Z
     Z[groups] = found.cycles.best

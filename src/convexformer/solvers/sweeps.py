@@ -9,11 +9,13 @@ matrix of all tokens. The sweeps themselves are compiled (``_sweeps.c``), or els
 (:mod:`~convexformer.solvers.cycle_numpy`).
 
 Tokens in samples are float32, which shows only in the last digits: the next round starts from a
-certificate in float64.
+certificate in float64. Those of one or two outputs are packed, as whole numbers of 16 bits, where
+it is reading them that takes the time; that shows earlier, and may take one more round.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from math import log
 from typing import NamedTuple
@@ -29,9 +31,9 @@ from .rounds import NEAR, Round
 from .solution import Clock, Iterate
 
 if COMPILED:
-    from ._sweeps import cycle, transpose
+    from ._sweeps import cycle, prepare, transpose
 else:
-    from .cycle_numpy import cycle, transpose
+    from .cycle_numpy import cycle, prepare, transpose
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -42,7 +44,11 @@ FEWEST = 2  # sweeps of a cycle, and by how many more than it seems to take
 STALLED = 2  # cycles in which neither falls, which end a round
 RECENT = 4  # cycles by which speed is judged
 MOST_OUTPUTS = 16  # that move together; of cells of their own, which large products serve, half
+MANY = 3  # from which on it takes longer to unpack tokens, once for two, than to read float32
 READ_BYTES = 1 << 20  # of tokens on their way to float32
+LINE = 32  # numbers of int16 in a line of cache
+SWEPT = 2e-8  # part of a gap that sweeps leave, whose sums are short, times beta_max / beta
+PACKED = 4e-6  # and of tokens that are int16
 TINY = 1e-30
 SMALLEST = 1e-300  # unit of a token that is not as good as zero
 ALIKE = 10.0  # largest over smallest size of tokens that need no unit of their own
@@ -54,7 +60,7 @@ VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond prod
 class Token(NamedTuple):
     """Columns of a token less their means, ``unit * A``, times the root of samples' weights."""
 
-    A: NDArray  # (d, N) in float32, or (d, all coefficients): its products with every token
+    A: NDArray  # (d, N) in float32 or int16, or (d, all coefficients): products with every token
     unit: float
     gram: Floats  # A A'
     curvature: float  # its largest eigenvalue, or a little more
@@ -68,6 +74,11 @@ class Selection(NamedTuple):
     gram: Floats | tuple[Floats, ...]
     curvature: Array
 
+    @property
+    def leaves(self) -> float:
+        """Part of a gap that rounding leaves, times beta_max / beta."""
+        return PACKED if self.A[0].dtype == np.int16 else SWEPT
+
 
 class Tokens:
     """Tokens, kept once they have been read."""
@@ -75,12 +86,18 @@ class Tokens:
     def __init__(self, problem: Problem) -> None:
         self.design, self.center = problem.design, problem.center
         self.root = None if problem.is_plain else np.sqrt(problem.weight)
+        self.n_outputs = problem.n_outputs
         self.forget()
 
     def forget(self) -> None:
         self._kept = dict[int, Token]()
 
-    def of(self, groups: Groups) -> Selection:
+    def of(self, groups: Groups, gain: float = 0.0) -> Selection:
+        """Tokens of `groups`, packed if that allows for the `gain`, or is the quicker way to it."""
+        if not self._kept:
+            size = 4 * self.design.n_samples * len(groups) * self.design.dim
+            far, enough = size > CACHE, self.n_outputs == 1 and gain > PACKED
+            self.packs = COMPILED and (enough or (far and self.n_outputs < MANY))
         if len(self._kept) > 2 * len(groups):  # most of what is kept has served
             self._kept = {k: self._kept[k] for k in groups.tolist() if k in self._kept}
         new = [k for k in groups.tolist() if k not in self._kept]
@@ -90,35 +107,55 @@ class Tokens:
         return Selection(A, np.array(unit), gram, np.array(curvature))
 
     def _read(self, groups: Groups) -> list[Token]:
-        """All into one array: memory in one piece is the sooner had."""
         n, d, N = len(groups), self.design.dim, self.design.n_samples
-        A: Floats = np.empty((n, d, N), dtype=np.float32)
         unit: Array = np.ones(n)
-        with np.errstate(over="ignore", invalid="ignore"):
-            self._fill(A, groups, unit)
-            gram = A @ A.transpose(0, 2, 1)
+        A, gram = self._written(groups, unit)
         size = np.einsum("kdd->k", gram) / (d * N)
         if not (size.min() > 1e-12 and size.max() < 1e12):  # squares must fit float32
             unit = self._largest(groups)
             unit[unit < SMALLEST] = 1.0
-            self._fill(A, groups, unit)
-            gram = A @ A.transpose(0, 2, 1)
+            A, gram = self._written(groups, unit)
+            unit[unit == 0] = 1.0
         return [Token(*each) for each in zip(A, unit, gram, _longest(gram), strict=True)]
+
+    def _written(self, groups: Groups, unit: Array) -> tuple[NDArray, Floats]:
+        """Tokens over their units, and their Gram matrices; units grow where tokens are packed.
+
+        All into one array: memory in one piece is the sooner had. Zeros after the last sample let
+        every row begin a line of cache, and an odd number of lines, rows take different places
+        there. A few tokens at a time, if these can be read by themselves,
+        stay in cache; what is packed is in float32 first.
+        """
+        n, d, N = len(groups), self.design.dim, self.design.n_samples
+        length = (-(-N // LINE) | 1) * LINE
+        A = _aligned((n, d, length), np.int16 if self.packs else np.float32)
+        gram: Floats = np.empty((n, d, d), dtype=np.float32)
+        few = max(1, READ_BYTES // (4 * d * N)) if self.design.float64 is not None else n
+        floats = _aligned((min(few, n), d, length), np.float32) if self.packs else A
+        floats[:, :, N:] = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in (slice(first, first + few) for first in range(0, n, few)):
+                some = floats[: len(groups[part])] if self.packs else A[part]
+                self._fill(some, groups[part], unit[part])
+                packed = A[part] if self.packs else None
+                prepare(some, gram[part], unit[part], packed, some.shape)
+        return A, gram
 
     def _fill(self, A: Floats, groups: Groups, unit: Array) -> None:
         """Write tokens over their units to `A`, from where they lie if they are plain there."""
-        n, d, N = A.shape
+        n, d, length = A.shape
+        N = self.design.n_samples
         center = np.zeros((n, d)) if self.center is None else self.center[groups]
         root, factor = np.ones(N) if self.root is None else self.root, 1.0 / unit
         X = self.design.float64
         if X is not None:
             index = groups.astype(np.int32)
-            transpose(X, index, center, factor, root, A, (*X.shape, n, d, 0, N))
+            transpose(X, index, center, factor, root, A, (*X.shape, n, d, 0, length))
             return
         index = np.arange(n, dtype=np.int32)
         for rows in self._rows(n):
             columns = self.design.gather(rows, groups)
-            shape = (*columns.shape, n, d, rows.start, N)
+            shape = (*columns.shape, n, d, rows.start, length)
             transpose(columns, index, center, factor, root[rows], A, shape)
 
     def _rows(self, n: int) -> Iterator[slice]:
@@ -136,6 +173,14 @@ class Tokens:
                 columns *= self.root[rows, None]
             np.maximum(most, np.abs(columns).max(axis=0), out=most)
         return most.reshape(len(groups), -1).max(axis=1)
+
+
+def _aligned(shape: tuple[int, ...], dtype: type) -> NDArray:
+    """An array that begins with a line of cache."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.empty(size + 2 * LINE, dtype=np.uint8)
+    start = -room.ctypes.data % (2 * LINE)
+    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def from_gram(Q: Array, d: int) -> Selection:

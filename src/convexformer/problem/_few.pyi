@@ -1,0 +1,5 @@
+from numpy.typing import NDArray
+
+def multiply(
+    shape: tuple[int, ...], transposed: bool, X: NDArray, by: NDArray, out: NDArray
+) -> None: ...
