@@ -11,7 +11,7 @@ compiled = pytest.mark.skipif(not designs.COMPILED, reason="nothing was compiled
 
 @pytest.mark.parametrize("in_blas", [False, True])
 @pytest.mark.parametrize("c", [1, 2, 3, 4, 5, 8, 9, 16, 17])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (130, 1030), (259, 7), (0, 3), (4, 0)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (130, 1030), (1030, 7), (0, 3), (4, 0)])
 def test_products_are_numpys(monkeypatch, shape, c, in_blas):
     if in_blas:
         monkeypatch.setattr(designs, "COMPILED", False)
@@ -39,7 +39,15 @@ def test_sizes_must_be_those_of_arrays():
     A, Z, F = np.ones((4, 5)), np.ones((5, 3)), np.empty((4, 3))
     multiply((4, 5, 3), False, A, Z, F)
     assert np.all(F == 5)
-    for shape in ((4, 5, 2), (4, 4, 3), (5, 5, 3), (0, 5, 3), (4, -5, 3), (1 << 40, 1 << 40, 3), (4, 5, 17)):
+    for shape in (
+        (4, 5, 2),
+        (4, 4, 3),
+        (5, 5, 3),
+        (0, 5, 3),
+        (4, -5, 3),
+        (1 << 40, 1 << 40, 3),
+        (4, 5, 17),
+    ):
         with pytest.raises(ValueError, match=r"expected|must be"):
             multiply(shape, False, A, Z, F)
     with pytest.raises(ValueError, match="expected"):

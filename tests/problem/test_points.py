@@ -58,15 +58,6 @@ def test_scores_that_are_not_contiguous(compiled):
     np.testing.assert_array_equal(whole.V, strided.V)
 
 
-@pytest.mark.skipif(not points.COMPILED, reason="nothing was compiled")
-@pytest.mark.parametrize("c", [1, 3, 8, 9, points.MOST_OUTPUTS])
-@pytest.mark.parametrize("shape", [(1030, 5), (7, 300), (513, 129), (0, 2), (3, 0)])
-def test_correlations_with_a_few_outputs(shape, c):
-    rng = np.random.default_rng(0)
-    A, V = rng.normal(size=shape), np.asfortranarray(rng.normal(size=(shape[0], c)))
-    np.testing.assert_allclose(points.correlate(A, V), A.T @ V, atol=1e-12)
-
-
 @pytest.mark.parametrize("shape", [(12, 8, 1), (4, 3, 2), (6, 1, 16), (3, 100, 1), (0, 3, 1)])
 def test_norms_whatever_the_range(compiled, shape):
     Z = np.random.default_rng(0).normal(size=shape)
