@@ -52,3 +52,5 @@ def test_sizes_must_be_those_of_arrays():
             multiply(shape, False, A, Z, F)
     with pytest.raises(ValueError, match="expected"):
         multiply((4, 5, 3), True, A, Z, F)
+    with pytest.raises(ValueError, match="must be"):
+        multiply((4, 5, 17), True, A, np.ones((4, 17)), np.ones((5, 17)))

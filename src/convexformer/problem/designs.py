@@ -345,7 +345,7 @@ def transposed_product(A: NDArray, V: NDArray) -> NDArray:
 
 
 def _few_together(A: NDArray, Z: NDArray, most: int) -> bool:
-    """Whether compiled code multiplies with all columns of Z, `most` of them, in one pass over A."""
+    """Whether compiled code multiplies with columns Z, up to `most` of them, in one pass over A."""
     plain = A.size > 0 and A.flags.c_contiguous and A.dtype == Z.dtype == np.float64
     return COMPILED and plain and 1 < Z.shape[1] <= most
 
