@@ -91,7 +91,7 @@ def test_the_worst_violators_will_do_where_all_are_too_many(monkeypatch):
     problem, known = made(mean=0.0), made(mean=0.0)
     beta = 0.01 * known.beta_max
     expected = solve(known, beta, tol=1e-8)
-    monkeypatch.setattr(descent, "gram_is_quick", lambda problem, n_groups, sweeps: n_groups <= 2)
+    monkeypatch.setattr(descent, "gram_is_quick", lambda problem, n_groups, *rest: n_groups <= 2)
     found = early.solve(problem, beta, 1e-8, Clock(10), Workspace(problem))
     assert set(np.flatnonzero(found.Z.any(axis=(1, 2)))) == {1, 4}
     assert np.count_nonzero(expected.Z.any(axis=(1, 2))) > 2 and not found.converged
