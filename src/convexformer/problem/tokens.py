@@ -93,13 +93,17 @@ class TokenDesign(Design):
     def is_sparse(self) -> bool:
         return self._nonzeros is not None
 
-    def listed(self, groups: Groups, center: Array | None) -> Listed:
-        if self._nonzeros is None:
-            return super().listed(groups, center)
-        X, columns = self._nonzeros.X, self._columns_of(groups)
-        place: NDArray[np.int32] = np.full(X.shape[1], -1, dtype=np.int32)
+    def listed(self, groups: Groups) -> Listed:
+        if self._nonzeros is None and not self._is_plain:
+            return super().listed(groups)
+        columns, width = self._columns_of(groups), self.n_groups * self.dim
+        place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
         place[columns] = np.arange(len(columns))
-        return Listed((X.nnz, X.shape[1]), (X.indptr, X.indices, X.data, place), False)
+        if self._nonzeros is None:
+            none: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+            return Listed((-1, width), (none, none, self.X, place))
+        X = self._nonzeros.X
+        return Listed((X.nnz, width), (X.indptr, X.indices, X.data, place))
 
     def gram_work(self, columns: int) -> float:
         dense = super().gram_work(columns)

@@ -679,11 +679,11 @@ static PyMethodDef methods[] = {
      "Columns of n groups of d less their center, times a factor of each and the root of weights,\n"
      "as rows of A, from `first` on; float64 becomes float32."},
     {"minimise_curved", minimise_curved, METH_VARARGS,
-     "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, Y, weight,\n"
-     "limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"
-     "Newton's method for a logistic loss (c = 1) or a softmax from Z with scores F, both in place,\n"
-     "as is b, to which moves of the intercepts are added. X is dense where entries is -1, else\n"
-     "those of its columns count that have a place."},
+     "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, center, Y,\n"
+     "weight, limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"
+     "Newton's method for a logistic loss (c = 1) or a softmax, from Z with scores F. In place are Z\n"
+     "and b, to which moves of the intercepts are added. X is dense where entries is -1; those of\n"
+     "its columns count that have a place, less their center."},
     {NULL, NULL, 0, NULL},
 };
 

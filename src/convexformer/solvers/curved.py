@@ -37,24 +37,23 @@ class Curved(Round):
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
         problem, (n, d, c) = self.problem, self.Z0.shape
-        columns = problem.design.listed(self.groups, problem.center)
+        columns = problem.design.listed(self.groups)
+        center = np.zeros(n * d) if problem.center is None else problem.center[self.groups]
         limit = np.repeat(self.beta * self.weight, problem.penalty.cells(c), axis=1)
-        Z, move = np.ascontiguousarray(self.Z0.transpose(0, 2, 1)), np.zeros(c)
+        Z, move = np.array(self.Z0.transpose(0, 2, 1), order="C"), np.zeros(c)
         done, gap = minimise_curved(
             (problem.design.n_samples, n, d, c, limit.size, *columns.sizes),
             *columns.X,
+            center,
             np.ascontiguousarray(problem.Y.T),
             problem.weight,
             limit,
-            np.array(self.origin.F.T, order="C"),
+            np.ascontiguousarray(self.origin.F.T),
             Z,
             move,
             problem.intercept,
             target,
         )
         self.best, self.best_b = Z.transpose(0, 2, 1), self.origin.b + move
-        if problem.center is not None and not columns.centered:
-            change = self.best - self.Z0
-            self.best_b += problem.center[self.groups].ravel() @ change.reshape(n * d, c)
         self.least = gap * self.value  # an estimate: the next certificate tells
         return bool(done)
