@@ -29,6 +29,8 @@ def compiled(package: str, name: str, *others: str) -> Extension:
 
 setup(
     ext_modules=[
+        compiled("problem", "_entries"),
+        compiled("problem", "_intercepts"),
         compiled("problem", "_losses"),
         compiled("problem", "_rows"),
         compiled("solvers", "_sweeps", "_curved"),

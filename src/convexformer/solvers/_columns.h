@@ -17,19 +17,32 @@ typedef struct {
     double *value;
 } Columns;
 
+/* f = X z; z has a whole width */
 VECTORISED static void predict(const Columns *X, const double *z, double *f)
 {
-    for (Py_ssize_t i = 0; i < X->N; i++) {
-        double sum = 0;
-        if (X->A != NULL) {
-            const double *x = X->A + i * X->width;
-#pragma omp simd reduction(+ : sum)
-            for (Py_ssize_t j = 0; j < X->p; j++)
-                sum += x[j] * z[j];
-        } else
-            for (int32_t l = X->start[i]; l < X->start[i + 1]; l++)
-                sum += X->value[l] * z[X->column[l]];
-        f[i] = sum;
+    const Py_ssize_t width = X->width;
+    for (Py_ssize_t i = 0; i < X->N && X->A == NULL; i++) {
+        double total = 0;
+        for (int32_t l = X->start[i]; l < X->start[i + 1]; l++)
+            total += X->value[l] * z[X->column[l]];
+        f[i] = total;
+    }
+    for (Py_ssize_t i = 0; i < X->N && X->A != NULL; i += TILE) {
+        const double *x[TILE];
+        double sums[TILE][LANES] = {{0}};
+        for (int r = 0; r < TILE; r++) /* the last one again, where there are no more */
+            x[r] = X->A + (i + r < X->N ? i + r : X->N - 1) * width;
+        for (Py_ssize_t j = 0; j < width; j += LANES)
+            for (int r = 0; r < TILE; r++)
+#pragma omp simd
+                for (int k = 0; k < LANES; k++)
+                    sums[r][k] += x[r][j + k] * z[j + k];
+        for (int r = 0; r < TILE && i + r < X->N; r++) {
+            double total = 0;
+            for (int k = 0; k < LANES; k++)
+                total += sums[r][k];
+            f[i + r] = total;
+        }
     }
 }
 
@@ -169,12 +182,13 @@ VECTORISED static int choose(Py_ssize_t entries, Py_ssize_t width, const int32_t
     to->value = malloc((entries + 1) * sizeof *to->value);
     if (to->start == NULL || to->column == NULL || to->value == NULL)
         return 0;
+    const int32_t end = (int32_t)width;
     for (Py_ssize_t i = 0; i < to->N; i++)
         sound &= start[i] <= start[i + 1];
     for (Py_ssize_t j = 0; j < width; j++)
         sound &= place[j] < to->p;
     for (Py_ssize_t l = 0; l < entries; l++)
-        sound &= column[l] >= 0 && column[l] < width;
+        sound &= (column[l] >= 0) & (column[l] < end);
     for (Py_ssize_t i = 0; i < to->N && sound; i++) {
         to->start[i] = n;
         for (int32_t l = start[i]; l < start[i + 1]; l++) {

@@ -10,6 +10,7 @@
    output, or of all. Samples' numbers are (outputs, N). Curvature couples pairs of outputs. */
 
 #include "../_compiled.h"
+#include "../_intercepts.h"
 #include "../_losses.h"
 #include "_columns.h"
 #include "_sweeps.h"
@@ -21,6 +22,7 @@
 #define HALVINGS 30    /* of a move */
 #define INNER_GAP 0.001 /* of the gap that a model's may have, if that is above what is wanted */
 #define WANTED 0.1     /* of what is wanted that a model's may always have */
+#define SURE 0.3        /* of what is wanted: a step that promises as much ends there */
 #define CANCELLED 1e-6 /* of a sum of squares: where less is left, digits are gone */
 
 typedef struct {
@@ -29,7 +31,7 @@ typedef struct {
     Py_ssize_t blocks, width;   /* of the penalty, and coefficients of one */
     const double *limit;        /* (blocks,) */
     const double *center;       /* (p,): means of columns */
-    int intercept;
+    int intercept, is_flat;     /* the latter: whether all samples score the same */
     double *y, *a;              /* (c, N): targets, (N,): weights */
     double *f, *turn, *trial;   /* (c, N): scores, their move, and those that are tried */
     double *V, *W, *P, *value;  /* (c, N): minus the slope; curvature of pairs; probabilities; loss */
@@ -127,57 +129,6 @@ static double penalty(const Newton *at, double t)
 
 /* Intercepts ----------------------------------------------------------------------------------- */
 
-/* x = L^-1 x, with the factor L of intercepts' curvature; x[l] is at l * by. */
-static void solve(const Newton *at, double *x, Py_ssize_t by)
-{
-    const Py_ssize_t c = at->c;
-    for (Py_ssize_t l = 0; l < c; l++) {
-        for (Py_ssize_t m = 0; m < l; m++)
-            x[l * by] -= at->bend[l * c + m] * x[m * by];
-        x[l * by] /= at->bend[l * c + l];
-    }
-}
-
-/* x = L'^-1 x */
-static void solve_back(const Newton *at, double *x)
-{
-    const Py_ssize_t c = at->c;
-    for (Py_ssize_t l = c - 1; l >= 0; l--) {
-        for (Py_ssize_t m = l + 1; m < c; m++)
-            x[l] -= at->bend[m * c + l] * x[m];
-        x[l] /= at->bend[l * c + l];
-    }
-}
-
-VECTORISED static double sum(Py_ssize_t size, const double *x)
-{
-    double total = 0;
-#pragma omp simd reduction(+ : total)
-    for (Py_ssize_t i = 0; i < size; i++)
-        total += x[i];
-    return total;
-}
-
-/* L of the curvature of intercepts, whose lower half that replaces; 0 where there is none. What all
-   outputs of a softmax have in common bends nothing: there any curvature will do. */
-static int factorise(Py_ssize_t c, double *bend)
-{
-    double common = 0;
-    for (Py_ssize_t l = 0; l < c && c > 1; l++)
-        common += bend[l * c + l] / (c * c);
-    for (Py_ssize_t l = 0; l < c; l++)
-        for (Py_ssize_t m = 0; m <= l; m++) {
-            double *b = bend + l * c;
-            b[m] += common;
-            for (Py_ssize_t k = 0; k < m; k++)
-                b[m] -= b[k] * bend[m * c + k];
-            if (l == m && !(b[m] > 0))
-                return 0;
-            b[m] = l == m ? sqrt(b[m]) : b[m] / bend[m * c + m];
-        }
-    return 1;
-}
-
 /* Slopes and curvature of intercepts, the latter factorised, and what they take from correlations
    and Hessian, from X'W; 0 where there is no curvature. */
 static int prepare_intercepts(Newton *at, const double *S)
@@ -204,10 +155,10 @@ static int prepare_intercepts(Newton *at, const double *S)
     if (!factorise(c, at->bend))
         return 0;
     for (Py_ssize_t j = 0; j < size; j++)
-        solve(at, at->T + j, size);
+        solve(c, at->bend, at->T + j, size);
     for (Py_ssize_t l = 0; l < c; l++)
         at->slope[l] = sum(N, at->V + l * N);
-    solve(at, at->slope, 1);
+    solve(c, at->bend, at->slope, 1);
     return 1;
 }
 
@@ -273,43 +224,50 @@ static double largest(Py_ssize_t d, const float *G, double *block)
     return trace * pow(sum, 0.125);
 }
 
-/* Where the lower half of the Hessian has two coefficients. */
-static double *entry(const Newton *at, Py_ssize_t u, Py_ssize_t v)
-{
-    return at->Q + (u > v ? u * at->size + v : v * at->size + u);
-}
-
-/* Add what a pair of outputs has of the Hessian. */
-static void add_pair(Newton *at, Py_ssize_t both)
-{
-    const Pair of = pair(at, both);
-    weighted_gram(at->X, at->W + both * at->X->N, at->scaled, at->G);
-    for (Py_ssize_t j = 0; j < at->X->p; j++)
-        for (Py_ssize_t k = 0; k <= j; k++) {
-            const double g = at->G[j * at->X->width + k];
-            *entry(at, place(at, j, of.l), place(at, k, of.l)) += g;
-            if (of.l == of.m)
-                continue;
-            *entry(at, place(at, j, of.m), place(at, k, of.m)) += g;
-            *entry(at, place(at, j, of.l), place(at, k, of.m)) = -g;
-            *entry(at, place(at, j, of.m), place(at, k, of.l)) = -g;
-        }
-}
-
-/* The lower half of the Hessian, intercepts eliminated; 0 where that loses digits. */
-VECTORISED static int form(Newton *at)
+/* Add what a pair of outputs has of the Hessian, `share` of what G has. */
+static void add_pair(Newton *at, Pair of, double share)
 {
     const Py_ssize_t size = at->size;
+    double *const Q = at->Q;
+    for (Py_ssize_t j = 0; j < at->X->p; j++) {
+        const double *G = at->G + j * at->X->width;
+        const Py_ssize_t jl = place(at, j, of.l), jm = place(at, j, of.m);
+        for (Py_ssize_t k = 0; k <= j; k++) {
+            const Py_ssize_t kl = place(at, k, of.l), km = place(at, k, of.m);
+            const double g = share * G[k];
+            Q[kl * size + jl] = Q[jl * size + kl] += g;
+            if (of.l == of.m)
+                continue;
+            Q[km * size + jm] = Q[jm * size + km] += g;
+            Q[km * size + jl] = Q[jl * size + km] = -g;
+            Q[kl * size + jm] = Q[jm * size + kl] = -g;
+        }
+    }
+}
+
+/* The Hessian, intercepts eliminated; 0 where that loses digits. Where all samples score the same,
+   pairs of outputs differ by a factor. */
+VECTORISED static int form(Newton *at)
+{
+    const Py_ssize_t size = at->size, N = at->X->N;
+    const int alike = at->is_flat && at->P[0] * at->P[at->c > 1 ? N : 0] > 0;
+    double first = 1;
     memset(at->Q, 0, size * size * sizeof *at->Q);
-    for (Py_ssize_t both = 0; both < at->pairs; both++)
-        add_pair(at, both);
+    for (Py_ssize_t both = 0; both < at->pairs; both++) {
+        const Pair of = pair(at, both);
+        const double shared = at->P[of.l * N] * at->P[of.m * N];
+        first = both == 0 ? shared : first;
+        if (both == 0 || !alike)
+            weighted_gram(at->X, at->W + both * N, at->scaled, at->G);
+        add_pair(at, of, alike ? shared / first : 1);
+    }
     for (Py_ssize_t u = 0; u < size && at->intercept; u++) {
         double *q = at->Q + u * size;
         const double whole = q[u];
         for (Py_ssize_t l = 0; l < at->c; l++) {
             const double *t = at->T + l * size, by = t[u];
 #pragma omp simd
-            for (Py_ssize_t v = 0; v <= u; v++)
+            for (Py_ssize_t v = 0; v < size; v++)
                 q[v] -= by * t[v];
         }
         if (q[u] < CANCELLED * whole)
@@ -318,8 +276,8 @@ VECTORISED static int form(Newton *at)
     return 1;
 }
 
-/* Units of blocks, the Hessian in these, whole, and what else sweeps want to know. */
-static void prepare_sweeps(Newton *at)
+/* Units of blocks, the Hessian in these, and what else sweeps want to know. */
+VECTORISED static void prepare_sweeps(Newton *at)
 {
     const Py_ssize_t size = at->size, width = at->width;
     double *by = at->move; /* free until a move is known */
@@ -332,8 +290,8 @@ static void prepare_sweeps(Newton *at)
             by[j] = 1 / at->unit[e];
     }
     for (Py_ssize_t u = 0; u < size; u++)
-        for (Py_ssize_t v = 0; v <= u; v++)
-            at->Q[v * size + u] = at->Q[u * size + v] *= by[u] * by[v];
+        for (Py_ssize_t v = 0; v < size; v++)
+            at->Q[u * size + v] *= by[u] * by[v];
     for (Py_ssize_t e = 0; e < at->blocks; e++) {
         float *G = at->gram + e * width * width;
         for (Py_ssize_t i = 0; i < width; i++)
@@ -410,7 +368,7 @@ static double turn(Newton *at, double *lift)
             lift[l] -= at->T[l * size + j] * at->move[j];
     }
     if (at->intercept)
-        solve_back(at, lift);
+        solve_back(at->c, at->bend, lift);
     for (Py_ssize_t l = 0; l < at->c; l++) {
         for (Py_ssize_t j = 0; j < at->X->p; j++)
             at->part[j] = at->move[place(at, j, l)];
@@ -439,7 +397,7 @@ static int search(Newton *at, double *b, double *lift)
             for (Py_ssize_t j = 0; j < at->X->p && at->X->A == NULL; j++) /* as if less its mean */
                 b[l] += t * at->center[j] * at->move[place(at, j, l)];
         }
-        at->loss = loss, at->penalty = weight;
+        at->loss = loss, at->penalty = weight, at->is_flat = 0;
         return promise < -slack ? 1 : 2;
     }
     return 0;
@@ -451,15 +409,24 @@ static int iterate(Newton *at, double goal, double *b, double *left)
 {
     double *lift = at->slope + at->c;
     at->loss = expand(at, 0);
+    at->is_flat = 1;
+    for (Py_ssize_t j = 0; j < at->size; j++)
+        at->is_flat &= at->Z[j] == 0;
     at->penalty = penalty(at, 0);
+    double before = 0; /* the gap of the step before this one */
     for (int steps = 0, unseen = 0; steps < STEPS && unseen < UNSEEN; steps++) {
         const double worth = at->loss + at->penalty, above = gap(at), wanted = goal * worth;
         *left = worth > 0 ? above / worth : 0;
         if (above <= wanted)
             return 1;
-        if (!(above < INFINITY) || !form(at))
+        if (!(above < INFINITY))
             return 0;
-        prepare_sweeps(at);
+        if (!(above * above <= SURE * wanted * before)) { /* else the last Hessian will do */
+            if (!form(at))
+                return 0;
+            prepare_sweeps(at);
+        }
+        before = above;
         const int found = minimise_model(at, fmax(WANTED * wanted, INNER_GAP * above));
         const int moved = found > 0 ? search(at, b, lift) : 0;
         if (!moved)
@@ -479,7 +446,7 @@ static int reserve(Newton *at, double **numbers)
                               &at->slope, &at->bend, &at->Q, &at->G, &at->scaled, &at->unit,
                               &at->limits, &at->step, &at->block};
     const Py_ssize_t sizes[] = {c * N, c * N, c * N, c * N, c * N, at->pairs * N, c * N, N, size,
-                                size, size, (c + at->pairs + TILE) * width, size * c, p, 2 * c,
+                                size, size, (c + at->pairs + TILE) * width, size * c, width, 2 * c,
                                 c * c, size * size, width * width, ROWS * width, at->blocks,
                                 at->blocks, at->blocks, 2 * square};
     const int count = sizeof sizes / sizeof *sizes;
@@ -554,6 +521,7 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
                           &at.intercept, &goal))
         return NULL;
     if (X.N < 1 || X.n < 1 || X.d < 1 || at.c < 1 || X.N > INT32_MAX || entries > INT32_MAX ||
+        width > INT32_MAX ||
         (at.blocks != X.n && at.blocks != X.n * at.c))
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
     X.p = X.n * X.d, X.width = (X.p + LANES - 1) / LANES * LANES;
