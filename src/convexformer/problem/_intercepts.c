@@ -174,16 +174,16 @@ VECTORISED static int confine(const Expansion *at, const double *V, double *out)
 {
     const Py_ssize_t N = at->N, c = at->c;
     const int joint = c > 1;
-    int near = 1;
+    double far = 0;
     for (Py_ssize_t l = 0; l < c; l++) {
         const double *v = V + l * N, *y = at->Y + l * N, *a = at->weight;
         double *to = out + l * N;
-#pragma omp simd reduction(& : near)
+#pragma omp simd reduction(+ : far)
         for (Py_ssize_t i = 0; i < N; i++) {
             const double above = joint ? y[i] : y[i] > 0 ? 1 : 0, low = a[i] * (above - 1);
             const double top = a[i] * above, lift = v[i] < low ? low : v[i];
             to[i] = lift > top ? top : lift;
-            near &= fabs(to[i] - v[i]) <= ROUNDING * a[i];
+            far += fabs(to[i] - v[i]) <= ROUNDING * a[i] ? 0 : 1;
         }
     }
     for (Py_ssize_t i = 0; i < N && c > 1; i++) { /* as is assumed of their correlations */
@@ -192,7 +192,7 @@ VECTORISED static int confine(const Expansion *at, const double *V, double *out)
             others += out[l * N + i];
         out[(c - 1) * N + i] = -others;
     }
-    return near;
+    return far == 0;
 }
 
 /* Arrays of Python ----------------------------------------------------------------------------- */

@@ -20,7 +20,8 @@
 #define UNSEEN 3       /* steps by which the objective may fall too little to see */
 #define RECENT 4       /* cycles by which speed is judged */
 #define HALVINGS 30    /* of a move */
-#define INNER_GAP 0.001 /* of the gap that a model's may have, if that is above what is wanted */
+#define INNER_GAP 0.001 /* of the gap that a model's may have, if that is above what is wanted, */
+#define EARLY_GAP 0.02  /* and where the next will not be far below this one */
 #define WANTED 0.1     /* of what is wanted that a model's may always have */
 #define SURE 0.3        /* of what is wanted: a step that promises as much ends there */
 #define CANCELLED 1e-6 /* of a sum of squares: where less is left, digits are gone */
@@ -426,8 +427,10 @@ static int iterate(Newton *at, double goal, double *b, double *left)
                 return 0;
             prepare_sweeps(at);
         }
+        const double fall = before > 0 ? above / before : 1; /* the next is about its square */
+        const double part = fmin(fmax(0.1 * fall * fall, INNER_GAP), EARLY_GAP);
         before = above;
-        const int found = minimise_model(at, fmax(WANTED * wanted, INNER_GAP * above));
+        const int found = minimise_model(at, fmax(WANTED * wanted, part * above));
         const int moved = found > 0 ? search(at, b, lift) : 0;
         if (!moved)
             return found < 0 ? -1 : 0;
