@@ -11,15 +11,6 @@ VECTORISED static double sum(Py_ssize_t size, const double *x)
     return total;
 }
 
-VECTORISED static double dot(Py_ssize_t size, const double *x, const double *y)
-{
-    double total = 0;
-#pragma omp simd reduction(+ : total)
-    for (Py_ssize_t i = 0; i < size; i++)
-        total += x[i] * y[i];
-    return total;
-}
-
 /* L of the curvature (c, c), whose lower half that replaces; 0 where there is none. What all
    outputs of a softmax have in common bends nothing: there any curvature will do. */
 static int factorise(Py_ssize_t c, double *bend)

@@ -56,6 +56,15 @@ VECTORISED static void expand(const Expansion *at, const double *S, const double
     }
 }
 
+VECTORISED static double dot(Py_ssize_t size, const double *x, const double *y)
+{
+    double total = 0;
+#pragma omp simd reduction(+ : total)
+    for (Py_ssize_t i = 0; i < size; i++)
+        total += x[i] * y[i];
+    return total;
+}
+
 /* sum_i a_i p_i q_i */
 VECTORISED static double product(Py_ssize_t N, const double *a, const double *p, const double *q)
 {
@@ -197,40 +206,35 @@ VECTORISED static int confine(const Expansion *at, const double *V, double *out)
 
 /* Arrays of Python ----------------------------------------------------------------------------- */
 
-#define MOST 6 /* arrays that are given */
-
-/* Arrays of so many numbers, those from `writable` on to be written, and memory for an expansion of
-   (c, N) numbers, with more for `room`. */
+/* Arrays of so many numbers, those from `writable` on to be written, and memory: of `parts` (N,),
+   then of what has no samples. */
 static int prepare(Expansion *at, int count, PyObject **given, Py_buffer *views,
-                   const Py_ssize_t *sizes, int writable, double **numbers)
+                   const Py_ssize_t *sizes, int writable, Py_ssize_t parts, double **numbers)
 {
-    const Py_ssize_t N = at->N, c = at->c, all = (3 * c + 1) * N + c * c + 6 * c;
-    int n = 0;
+    const Py_ssize_t N = at->N, c = at->c;
+    void *of[5];
     if (N < 1 || c < 1) {
         PyErr_SetString(PyExc_ValueError, "Sizes are out of range.");
         return 0;
     }
-    for (; n < count; n++)
-        if (!get(given[n], views + n, 'd', sizes[n], n >= writable))
-            break;
-    *numbers = n == count ? malloc(all * sizeof **numbers) : NULL;
-    if (*numbers == NULL) {
-        if (n == count)
-            PyErr_NoMemory();
-        while (n > 0)
-            PyBuffer_Release(views + --n);
+    if (!get_arrays(count, given, views, of, "ddddd", sizes, writable))
+        return 0;
+    double *next = *numbers = malloc((parts * N + c * c + 6 * c) * sizeof *next);
+    if (next == NULL) {
+        release(count, views);
+        PyErr_NoMemory();
         return 0;
     }
-    at->F = *numbers, at->V = at->F + c * N, at->P = at->V + c * N, at->value = at->P + c * N;
-    at->bend = at->value + N;
+    at->bend = next + parts * N;
+    at->value = next, next += N;
+    at->F = next, at->V = next + c * N, at->P = next + 2 * c * N; /* if there are so many parts */
     return 1;
 }
 
 static PyObject *finish(int done, int count, Py_buffer *views, double *numbers)
 {
     free(numbers);
-    while (count > 0)
-        PyBuffer_Release(views + --count);
+    release(count, views);
     return PyBool_FromLong(done);
 }
 
@@ -244,7 +248,7 @@ static PyObject *best(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, given, given + 1, given + 2, given + 3))
         return NULL;
     const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.c};
-    if (!prepare(&at, 4, given, views, sizes, 3, &numbers))
+    if (!prepare(&at, 4, given, views, sizes, 3, 3 * at.c + 1, &numbers))
         return NULL;
     at.Y = views[1].buf, at.weight = views[2].buf;
     Py_BEGIN_ALLOW_THREADS
@@ -264,7 +268,7 @@ static PyObject *balanced(PyObject *self, PyObject *args)
                           given + 3, given + 4))
         return NULL;
     const Py_ssize_t all = at.N * at.c, sizes[5] = {all, all, at.N, all, at.c};
-    if (!prepare(&at, 5, given, views, sizes, 3, &numbers))
+    if (!prepare(&at, 5, given, views, sizes, 3, 1, &numbers))
         return NULL;
     at.V = views[0].buf, at.P = views[1].buf, at.weight = views[2].buf;
     Py_BEGIN_ALLOW_THREADS
@@ -283,7 +287,7 @@ static PyObject *confined(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, given, given + 1, given + 2, given + 3))
         return NULL;
     const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.N * at.c};
-    if (!prepare(&at, 4, given, views, sizes, 3, &numbers))
+    if (!prepare(&at, 4, given, views, sizes, 3, 0, &numbers))
         return NULL;
     at.Y = views[1].buf, at.weight = views[2].buf;
     Py_BEGIN_ALLOW_THREADS

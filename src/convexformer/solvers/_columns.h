@@ -232,7 +232,7 @@ static Py_ssize_t merge(Columns *X, Py_ssize_t c, const double *Y, double *weigh
 {
     const Py_ssize_t N = X->N, most = N / FEW_KINDS;
     int shift = 62;
-    while (shift > 32 && (INT64_C(1) << (64 - shift)) < N)
+    while (shift > 32 && (INT64_C(1) << (64 - shift)) < 2 * most)
         shift--;
     Py_ssize_t kinds = 0, i = 0;
     int32_t *table = calloc((size_t)1 << (64 - shift), sizeof *table), n = 0;
