@@ -10,12 +10,19 @@
 
 typedef struct {
     Py_ssize_t N, n, d, p;  /* p = n d columns */
-    Py_ssize_t width;       /* p up to whole lanes */
+    Py_ssize_t width;       /* of a row: p and perhaps some zeros */
     double *A;              /* (N, width), or NULL, then entries: */
     int32_t *start;         /* (N + 1,) */
     int32_t *column;
     double *value;
 } Columns;
+
+/* Whole lanes; an odd number of them where rows are long, whose starts then spread over the cache. */
+static Py_ssize_t row_width(Py_ssize_t p)
+{
+    const Py_ssize_t lanes = (p + LANES - 1) / LANES;
+    return (lanes > 8 ? lanes | 1 : lanes) * LANES;
+}
 
 /* f = X z; z has a whole width */
 VECTORISED static void predict(const Columns *X, const double *z, double *f)

@@ -361,7 +361,7 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
         width > INT32_MAX ||
         (at.blocks != X.n && at.blocks != X.n * at.c))
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    X.p = X.n * X.d, X.width = (X.p + LANES - 1) / LANES * LANES;
+    X.p = X.n * X.d, X.width = row_width(X.p);
     at.pairs = at.c > 1 ? at.c * (at.c - 1) / 2 : 1;
     at.size = X.p * at.c, at.width = at.size / at.blocks;
     const int dense = entries < 0;

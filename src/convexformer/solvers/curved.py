@@ -28,7 +28,7 @@ def suits(problem: Problem, n_groups: int) -> bool:
     c, columns = problem.n_outputs, n_groups * problem.design.dim
     if not isinstance(problem.loss, Softmax if c > 1 else Logistic):
         return False
-    work = problem.design.gram_work(columns) * (c * (c + 1) // 2)
+    work = problem.design.gram_work(columns) * max(1, c * (c - 1) // 2)
     return columns * c <= MOST_COEFFICIENTS and work <= MOST_WORK
 
 
