@@ -119,6 +119,7 @@ def test_a_start_at_zero_just_below_beta_max(seed):
 @pytest.mark.parametrize("c", [1, 3])
 def test_samples_that_read_the_same_count_once(c):
     X, Y = letters(N=5000, c=c)  # of two tokens there are a few hundred kinds
+    X[::2] *= 2.0
     weight = np.random.default_rng(1).integers(0, 3, size=len(X)) / 2
     loss = Softmax() if c > 1 else Logistic()
     problem = Problem(TokenDesign(X), loss, Token(), Y, weight)

@@ -212,9 +212,12 @@ VECTORISED static int choose(Py_ssize_t entries, Py_ssize_t width, const int32_t
 
 #define FEW_KINDS 4 /* samples of a kind, on average, from which it is worth telling kinds */
 
-static uint64_t mixed(uint64_t key, uint64_t bits)
+static uint64_t mixed(uint64_t key, double number, int32_t column)
 {
-    return (key ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    key = (key ^ bits ^ (uint64_t)(uint32_t)column) * UINT64_C(0x9e3779b97f4a7c15);
+    return key ^ key >> 32;
 }
 
 /* Whether samples i and j have the same entries, and targets Y (c, N). */
@@ -247,12 +250,9 @@ static Py_ssize_t merge(Columns *X, Py_ssize_t c, const double *Y, double *weigh
     for (; table != NULL && total != NULL && i < N && kinds < most; i++) {
         uint64_t key = 0;
         for (int32_t l = X->start[i]; l < X->start[i + 1]; l++)
-            key = mixed(key, X->column[l]);
-        for (Py_ssize_t l = 0; l < c; l++) {
-            uint64_t bits;
-            memcpy(&bits, Y + l * N + i, sizeof bits);
-            key = mixed(key, bits);
-        }
+            key = mixed(key, X->value[l], X->column[l]);
+        for (Py_ssize_t l = 0; l < c; l++)
+            key = mixed(key, Y[l * N + i], 0);
         uint64_t at = key >> shift;
         while (table[at] && !are_same(X, c, Y, first[table[at] - 1], i))
             at = (at + 1) & ((UINT64_C(1) << (64 - shift)) - 1);

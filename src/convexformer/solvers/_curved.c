@@ -240,8 +240,9 @@ static int iterate(Newton *at, double goal, double *b, double *left)
     double *lift = at->slope + at->c;
     at->loss = expand(at, 0);
     at->is_flat = 1;
-    for (Py_ssize_t j = 0; j < at->size; j++)
-        at->is_flat &= at->Z[j] == 0;
+    for (Py_ssize_t l = 0; l < at->c; l++)
+        for (Py_ssize_t i = l * at->X->N; i < (l + 1) * at->X->N && at->is_flat; i++)
+            at->is_flat = at->f[i] == at->f[l * at->X->N];
     at->penalty = penalty(at, 0);
     double before = 0; /* the gap of the step before this one */
     for (int steps = 0, unseen = 0; steps < STEPS && unseen < UNSEEN; steps++) {
