@@ -143,6 +143,23 @@ def test_the_intercept_that_goes_with_entries(monkeypatch):
     np.testing.assert_allclose(problem.best_intercept(S, last.best_b), last.best_b, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "c", "suits"),
+    [
+        ((500, 8, 5), 1, True),
+        ((40000, 8, 2), 10, True),  # many samples, but Hessians of few columns
+        ((4000, 30, 5), 1, False),
+        ((3000, 2, 200), 3, False),
+    ],
+)
+def test_rounds_are_for_little_work(shape, c, suits):
+    N, n, d = shape
+    loss, Y = (Softmax(), np.eye(c)[np.arange(N) % c]) if c > 1 else (Logistic(), np.ones((N, 1)))
+    Y[::2] *= 1.0 if c > 1 else -1.0
+    problem = Problem(TokenDesign(np.ones(shape)), loss, Token(), Y, intercept=False)
+    assert curved.suits(problem, n) == suits
+
+
 def test_arrays_of_other_sizes_are_refused():
     none, ones = np.empty(0, dtype=np.int32), np.ones(4)
     start, place = np.arange(5, dtype=np.int32), np.array([0, -1, 1], dtype=np.int32)

@@ -17,7 +17,9 @@ from .solution import Clock
 if COMPILED:
     from ._sweeps import minimise_curved
 
-MOST_WORK = 5e7  # multiply-adds of a Hessian, beyond which large products are quicker
+MOST_WORK = 5e7  # multiply-adds of a Hessian, beyond which large products are quicker,
+FEW_STEPS = 20  # unless it takes no longer than so many first-order steps,
+MOST_NUMBERS = 1 << 23  # and memory is for so many curvatures of samples
 MOST_COEFFICIENTS = 1024
 
 
@@ -29,7 +31,9 @@ def suits(problem: Problem, n_groups: int) -> bool:
     if not isinstance(problem.loss, Softmax if c > 1 else Logistic):
         return False
     work = problem.design.gram_work(columns) * max(1, c * (c - 1) // 2)
-    return columns * c <= MOST_COEFFICIENTS and work <= MOST_WORK
+    steps = work / (4 * problem.design.n_samples * columns * c)  # half of it, and two products
+    quick = work <= MOST_WORK or (steps <= FEW_STEPS and problem.Y.size * c <= MOST_NUMBERS)
+    return columns * c <= MOST_COEFFICIENTS and quick
 
 
 class Curved(Round):
