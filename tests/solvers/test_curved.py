@@ -153,7 +153,7 @@ def test_the_intercept_that_goes_with_entries(monkeypatch):
     ],
 )
 def test_rounds_are_for_little_work(shape, c, suits):
-    N, n, d = shape
+    N, n, _ = shape
     loss, Y = (Softmax(), np.eye(c)[np.arange(N) % c]) if c > 1 else (Logistic(), np.ones((N, 1)))
     Y[::2] *= 1.0 if c > 1 else -1.0
     problem = Problem(TokenDesign(np.ones(shape)), loss, Token(), Y, intercept=False)
