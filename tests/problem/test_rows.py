@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 
-from convexformer.problem import (
-    Problem,
-    Squared,
-    TokenDesign,
-    TokenOutput,
-    designs,
-    nonzeros,
-    tokens,
-)
+from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput, nonzeros, tokens
 from convexformer.problem.designs import Design
 from convexformer.solvers import solve
 
@@ -207,20 +199,3 @@ def test_arrays_that_do_not_fit_are_refused():
         tokens.follow((8, 3, 1), *good)
     with pytest.raises(ValueError, match="Sizes"):
         tokens.follow((8, 3, 2), *good)
-
-
-@pytest.mark.parametrize("c", [2, 3])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (8, 5), (13, 600), (100, 33)])
-def test_some_columns_are_correlated_in_one_pass(rows, columns, c):
-    rng = np.random.default_rng(0)
-    A, V = rng.normal(size=(rows, columns)), rng.normal(size=(rows, c))
-    for lies in (A, np.asfortranarray(A), A.astype(np.float32)):
-        found = designs.transposed_product(lies, V)
-        np.testing.assert_allclose(found, lies.T @ V, rtol=1e-12, atol=1e-12)
-
-
-@compiled
-def test_columns_that_are_correlated_come_in_pairs():
-    A, V = np.ones((4, 3)), np.ones((1, 4))
-    with pytest.raises(ValueError, match="range"):
-        designs.correlate((4, 3, 1), A, V, np.zeros((1, 3)))

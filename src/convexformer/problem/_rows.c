@@ -107,49 +107,6 @@ static Piece *cut(const int32_t *group, Py_ssize_t n, Py_ssize_t d, Py_ssize_t p
 #define NAMED(function) function##_doubles
 #include "_panels.h"
 
-/* Products with two columns of numbers at a time ------------------------------------------------ */
-
-#define NARROW 512 /* columns of eight rows that stay in the cache from one product to the next */
-
-/* m += v x and n += w x of eight rows x, from column `first` to `end`: they share what is read. */
-VECTORISED static void add_rows(const double *const *x, const double *v, const double *w,
-                                Py_ssize_t first, Py_ssize_t end, double *m, double *n)
-{
-    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
-    const double *x4 = x[4], *x5 = x[5], *x6 = x[6], *x7 = x[7];
-    const double v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3];
-    const double v4 = v[4], v5 = v[5], v6 = v[6], v7 = v[7];
-    const double w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
-    const double w4 = w[4], w5 = w[5], w6 = w[6], w7 = w[7];
-#pragma omp simd
-    for (Py_ssize_t j = first; j < end; j++) {
-        m[j] += ((v0 * x0[j] + v1 * x1[j]) + (v2 * x2[j] + v3 * x3[j])) +
-                ((v4 * x4[j] + v5 * x5[j]) + (v6 * x6[j] + v7 * x7[j]));
-        n[j] += ((w0 * x0[j] + w1 * x1[j]) + (w2 * x2[j] + w3 * x3[j])) +
-                ((w4 * x4[j] + w5 * x5[j]) + (w6 * x6[j] + w7 * x7[j]));
-    }
-}
-
-/* M (c, p) += V X of V (c, rows), c even, in one pass over X. */
-static void correlate_rows(void **at, Py_ssize_t rows, Py_ssize_t p, Py_ssize_t c)
-{
-    const double *X = at[0], *V = at[1];
-    double *M = at[2];
-    for (Py_ssize_t i = 0; i < rows; i += 8)
-        for (Py_ssize_t first = 0; first < p; first += NARROW) {
-            const Py_ssize_t end = p - first < NARROW ? p : first + NARROW;
-            const double *x[8];
-            for (int l = 0; l < 8; l++) /* those beyond the last row count for nothing */
-                x[l] = X + (i + l < rows ? i + l : i) * p;
-            for (Py_ssize_t r = 0; r < c; r += 2) {
-                double v[8] = {0}, w[8] = {0};
-                for (int l = 0; l < 8 && i + l < rows; l++)
-                    v[l] = V[r * rows + i + l], w[l] = V[(r + 1) * rows + i + l];
-                add_rows(x, v, w, first, end, M + r * p, M + (r + 1) * p);
-            }
-        }
-}
-
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
 static PyObject *follow(PyObject *self, PyObject *args)
@@ -179,26 +136,6 @@ static PyObject *follow(PyObject *self, PyObject *args)
     release(FOLLOWED, views);
     if (!enough)
         return PyErr_NoMemory();
-    Py_RETURN_NONE;
-}
-
-static PyObject *correlate(PyObject *self, PyObject *args)
-{
-    PyObject *given[3];
-    Py_ssize_t rows, p, c;
-    if (!PyArg_ParseTuple(args, "(nnn)OOO", &rows, &p, &c, given, given + 1, given + 2))
-        return NULL;
-    if (rows < 0 || p < 0 || c < 0 || c % 2)
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    const Py_ssize_t sizes[3] = {rows * p, c * rows, c * p};
-    Py_buffer views[3];
-    void *at[3];
-    if (!get_arrays(3, given, views, at, "ddd", sizes, 2))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    correlate_rows(at, rows, p, c);
-    Py_END_ALLOW_THREADS
-    release(3, views);
     Py_RETURN_NONE;
 }
 
@@ -248,9 +185,6 @@ static PyMethodDef methods[] = {
      "follow((rows, p, others), X, z, target, weight, other, s, v, M)\n\n"
      "s = X z, v = weight (target - s) and M += (v, other)' X, in one pass over narrow rows; there\n"
      "is an other (1), or none (0)."},
-    {"correlate", correlate, METH_VARARGS,
-     "correlate((rows, p, c), X, V, M)\n\n"
-     "M (c, p) += V X of V (c, rows), c even, in one pass over X."},
     {"multiply", multiply, METH_VARARGS,
      "multiply((rows, width, n, d, own, padded), doubles, X, group, center, root, beside, Q, q)\n\n"
      "Q (padded, padded) = B' A and q (padded,) = B' beside, from zero, for A the columns of n\n"

@@ -11,7 +11,6 @@ def follow(
     v: NDArray,
     M: NDArray,
 ) -> None: ...
-def correlate(shape: tuple[int, int, int], X: NDArray, V: NDArray, M: NDArray) -> None: ...
 def multiply(
     shape: tuple[int, int, int, int, int, int],
     doubles: int,

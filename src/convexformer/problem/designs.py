@@ -15,13 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
-try:
-    from ._rows import correlate
-
-    COMPILED = True
-except ImportError:  # then columns are multiplied one by one
-    COMPILED = False
-
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
 
@@ -319,26 +312,11 @@ def product(A: NDArray, Z: NDArray) -> NDArray:
 
 def transposed_product(A: NDArray, V: NDArray) -> NDArray:
     """``A' V``, the fastest way."""
-    if 1 < V.shape[1] <= FEW_COLUMNS and _lies_plain(A):
-        return _in_one_pass(A, V)
     if 1 < V.shape[1] <= FEW_COLUMNS:
         return np.stack([v @ A for v in np.ascontiguousarray(V.T)], axis=1)
     if V.shape[1] > 1 and A.shape[1] >= WIDE:
         return np.ascontiguousarray((V.T @ A).T)
     return np.asarray(A.T @ V)
-
-
-def _lies_plain(A: NDArray) -> bool:
-    """Whether compiled code can read `A`."""
-    return COMPILED and A.dtype == np.float64 and A.flags.c_contiguous and A.flags.aligned
-
-
-def _in_one_pass(A: Array, V: Array) -> Array:
-    (rows, width), c = A.shape, V.shape[1]
-    by, M = np.zeros((c + c % 2, rows)), np.zeros((c + c % 2, width))
-    by[:c] = V.T
-    correlate((rows, width, len(M)), A, by, M)
-    return M[:c].T
 
 
 def row_slices(n_rows: int, width: int, size: int | None = None) -> Iterator[slice]:
