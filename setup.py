@@ -29,7 +29,9 @@ def compiled(package: str, name: str, *others: str) -> Extension:
 
 setup(
     ext_modules=[
+        compiled("problem", "_entries"),
         compiled("problem", "_few"),
+        compiled("problem", "_intercepts"),
         compiled("problem", "_losses"),
         compiled("problem", "_points"),
         compiled("problem", "_rows"),

@@ -44,3 +44,23 @@ static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int
     PyBuffer_Release(view);
     return 0;
 }
+
+static inline void release(int count, Py_buffer *views)
+{
+    while (count > 0)
+        PyBuffer_Release(views + --count);
+}
+
+/* Arrays of so many numbers of these types; those from `writable` on are written. */
+static inline int get_arrays(int count, PyObject **given, Py_buffer *views, void **at,
+                             const char *types, const Py_ssize_t *sizes, int writable)
+{
+    for (int n = 0; n < count; n++) {
+        if (!get(given[n], views + n, types[n], sizes[n], n >= writable)) {
+            release(n, views);
+            return 0;
+        }
+        at[n] = views[n].buf;
+    }
+    return 1;
+}

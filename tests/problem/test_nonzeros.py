@@ -152,33 +152,46 @@ def test_too_many_entries_are_not_listed():
     X[1::2] = 1.0  # many, but not where X is looked at
     assert TokenDesign(X)._nonzeros is None
     A = np.eye(12)[:10]
-    assert Nonzeros.of([(slice(0, 10), A)], 10, 12).X.nnz == 10
+    assert Nonzeros.of([(slice(0, 10), A)], 10, 12).size == 10
     A[-1, :2] = 1.0
-    assert Nonzeros.of([(slice(0, 10), A)], 10, 12).X.nnz == 12
+    assert Nonzeros.of([(slice(0, 10), A)], 10, 12).size == 12
     A[0, -1] = 1.0
     assert Nonzeros.of([(slice(0, 10), A)], 10, 12) is None
 
 
 @compiled
+@pytest.mark.parametrize("columns", [1, 7, 8, 63, 64, 65, 180, 1000, 5000])
+def test_entries_are_all_that_is_not_zero(columns):
+    rng = np.random.default_rng(columns)
+    A = rng.normal(size=(70, columns)) * (rng.random((70, columns)) < 0.05)
+    A[13, -1], A[-1, 0] = np.nan, -0.0
+    found = Nonzeros.of([(slice(0, 33), A[:33]), (slice(33, 70), A[33:])], 70, columns)
+    rows, places = np.nonzero(A)
+    np.testing.assert_array_equal(np.diff(found.start), np.bincount(rows, minlength=70))
+    np.testing.assert_array_equal(found.column, places)
+    np.testing.assert_array_equal(found.value, A[rows, places])
+
+
+@compiled
 def test_nothing_but_zeros():
     X = np.zeros((300, 3, 10))
-    assert TokenDesign(X)._nonzeros.X.nnz == 0
+    assert TokenDesign(X)._nonzeros.size == 0
     problem = Problem(TokenDesign(X), Squared(), Token(), np.arange(300.0)[:, None])
     assert problem.beta_max == 0.0 and solve(problem, 0.0).converged
 
 
 @compiled
 def test_arrays_that_do_not_fit_are_refused():
-    X = Nonzeros.of([(slice(0, 4), np.eye(4, 40))], 4, 40).X
+    X = Nonzeros.of([(slice(0, 4), np.eye(4, 40))], 4, 40)
     place, weight = np.arange(40, dtype=np.int32), np.ones(4)
     Q, q = np.zeros((40, 40)), np.zeros(40)
-    good = [(4, 4, 40, 40), X.indptr, X.indices, X.data, weight, place, Q, q]
-    nonzeros.gram(*good)
+    good = [(4, 4, 40, 40), X.start, X.column, X.value, weight, place, Q, q]
+    nonzeros._entries.gram(*good)
     np.testing.assert_array_equal(Q, np.diag(np.arange(40) < 4).astype(float))
     np.testing.assert_array_equal(q, np.diag(Q))
     wrong = {
-        1: X.indptr + np.int32(1),
-        2: X.indices + np.int32(37),
+        1: X.start + np.int32(1),
+        2: X.column + np.int32(37),
         4: weight[1:],
         5: place + np.int32(1),
         6: Q.astype(np.float32),
@@ -186,6 +199,17 @@ def test_arrays_that_do_not_fit_are_refused():
     }
     for j, array in wrong.items():
         with pytest.raises(ValueError, match=r"range|numbers of type"):
-            nonzeros.gram(*good[:j], array, *good[j + 1 :])
+            nonzeros._entries.gram(*good[:j], array, *good[j + 1 :])
     with pytest.raises(ValueError, match="range"):
-        nonzeros.entries((4, 40, 0), np.zeros((4, 40)), *(np.zeros(0, np.int32),) * 2, np.zeros(0))
+        nonzeros._entries.entries(
+            (4, 40, 0), np.zeros((4, 40)), *(np.zeros(0, np.int32),) * 2, np.zeros(0)
+        )
+    for product, sizes in (
+        (nonzeros._entries.predict, (40, 4)),
+        (nonzeros._entries.correlate, (4, 40)),
+    ):
+        good = [(4, 4, 40, 1), X.start, X.column, X.value, *map(np.zeros, sizes)]
+        product(*good)
+        for j, array in {2: X.column + np.int32(37), 4: np.zeros(41), 5: np.zeros(3)}.items():
+            with pytest.raises(ValueError, match=r"range|numbers of type"):
+                product(*good[:j], array, *good[j + 1 :])

@@ -116,14 +116,61 @@ def test_a_start_at_zero_just_below_beta_max(seed):
     assert solve(problem, np.nextafter(problem.beta_max, 0.0), init=zero).converged
 
 
+@pytest.mark.parametrize("c", [1, 3])
+def test_samples_that_read_the_same_count_once(c):
+    X, Y = letters(N=5000, c=c)  # of two tokens there are a few hundred kinds
+    X[::2] *= 2.0
+    weight = np.random.default_rng(1).integers(0, 3, size=len(X)) / 2
+    loss = Softmax() if c > 1 else Logistic()
+    problem = Problem(TokenDesign(X), loss, Token(), Y, weight)
+    assert problem.design.is_sparse
+    beta = 0.3 * problem.beta_max
+    found, expected = solve(problem, beta), solve(problem, beta, tol=1e-10, method="newton")
+    assert found.converged
+    np.testing.assert_allclose(found.Z, expected.Z, atol=1e-2 * np.abs(expected.Z).max())
+
+
+def test_the_intercept_that_goes_with_entries(monkeypatch):
+    X, Y = letters()
+    problem = Problem(TokenDesign(X), Logistic(), Token(), Y)
+    rounds, plain = [], curved.Curved.run
+    monkeypatch.setattr(
+        curved.Curved, "run", lambda self, *a: (plain(self, *a), rounds.append(self))[0]
+    )
+    assert solve(problem, 0.3 * problem.beta_max, tol=1e-10).converged
+    last = rounds[-1]
+    S = problem.scores(last.found().Z)
+    np.testing.assert_allclose(problem.best_intercept(S, last.best_b), last.best_b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "c", "suits"),
+    [
+        ((500, 8, 5), 1, True),
+        ((40000, 8, 2), 10, True),  # many samples, but Hessians of few columns
+        ((4000, 30, 5), 1, False),
+        ((3000, 2, 200), 3, False),
+    ],
+)
+def test_rounds_are_for_little_work(shape, c, suits):
+    N, n, _ = shape
+    loss, Y = (Softmax(), np.eye(c)[np.arange(N) % c]) if c > 1 else (Logistic(), np.ones((N, 1)))
+    Y[::2] *= 1.0 if c > 1 else -1.0
+    problem = Problem(TokenDesign(np.ones(shape)), loss, Token(), Y, intercept=False)
+    assert curved.suits(problem, n) == suits
+
+
 def test_arrays_of_other_sizes_are_refused():
     none, ones = np.empty(0, dtype=np.int32), np.ones(4)
     start, place = np.arange(5, dtype=np.int32), np.array([0, -1, 1], dtype=np.int32)
-    column = np.array([0, 1, 2, 9], dtype=np.int32)
-    rest = ones, ones, ones[:2].copy(), ones.copy(), np.zeros(2), np.zeros(1), True, 1.0
+    column, both = np.array([0, 1, 2, 9], dtype=np.int32), np.arange(2, dtype=np.int32)
+    rest = np.zeros(2), ones, ones, ones[:2].copy(), ones, np.zeros(2), np.zeros(1), True, 1.0
+    dense = none, none, np.ones(8)
     with pytest.raises(ValueError, match="8 numbers"):
-        curved.minimise_curved((4, 2, 1, 1, 2, -1, 0), none, none, ones, none, *rest)
+        curved.minimise_curved((4, 2, 1, 1, 2, -1, 2), none, none, ones, both, *rest)
+    with pytest.raises(ValueError, match="out of range"):
+        curved.minimise_curved((4, 2, 1, 1, 2, -1, 2), *dense, np.zeros(2, np.int32), *rest)
     with pytest.raises(ValueError, match="out of range"):
         curved.minimise_curved((4, 2, 1, 1, 2, 4, 3), start, column, ones, place, *rest)
     with pytest.raises(ValueError, match="out of range"):
-        curved.minimise_curved((4, 2, 1, 1, 5, -1, 0), none, none, ones, none, *rest)
+        curved.minimise_curved((4, 2, 1, 1, 5, -1, 2), *dense, both, *rest)

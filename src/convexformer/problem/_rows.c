@@ -60,131 +60,7 @@ static Piece *cut(const int32_t *group, Py_ssize_t n, Py_ssize_t d, Py_ssize_t p
 #define NAMED(function) function##_doubles
 #include "_panels.h"
 
-/* Entries of rows that are mostly zero ---------------------------------------------------------- */
-
-enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, SUM, ARRAYS };
-
-#define BAND (1 << 15) /* numbers of Q that stay in the cache while they are added to */
-
-/* Q += sum_i weight_i x_i x_i' and sum += sum_i weight_i x_i, x the entries of row i that have a
-   place in Q; places ascend with columns. Some rows of Q at a time, their lower half, then the
-   other. 0 where memory is short. */
-static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
-{
-    const int32_t *start = at[START], *column = at[COLUMN], *place = at[PLACE];
-    const double *value = at[VALUE], *weight = at[WEIGHT];
-    double *q = at[Q], *sum = at[SUM];
-    Py_ssize_t *here = malloc((columns + 1) * sizeof *here);
-    double *x = malloc((columns + 1) * sizeof *x);
-    const int enough = here != NULL && x != NULL;
-    const Py_ssize_t band = p > BAND ? 1 : BAND / (p + 1) + 1;
-    for (Py_ssize_t first = 0; enough && first < p; first += band)
-        for (Py_ssize_t i = 0; i < rows; i++) {
-            Py_ssize_t n = 0;
-            for (int32_t l = start[i]; l < start[i + 1]; l++) {
-                const int32_t to = place[column[l]];
-                if (to >= 0 && to < first + band)
-                    here[n] = to, x[n++] = value[l];
-            }
-            for (Py_ssize_t j = n - 1; j >= 0 && here[j] >= first; j--) {
-                double *row = q + here[j] * p;
-                const double by = weight[i] * x[j];
-                sum[here[j]] += by;
-                for (Py_ssize_t k = 0; k <= j; k++)
-                    row[here[k]] += by * x[k];
-            }
-        }
-    for (Py_ssize_t j = 0; enough && j < p; j++)
-        for (Py_ssize_t k = 0; k < j; k++)
-            q[k * p + j] = q[j * p + k];
-    free(here);
-    free(x);
-    return enough;
-}
-
-/* The place of the lowest bit of a word that is not zero. */
-static int lowest(uint64_t word)
-{
-#if defined(__GNUC__)
-    return __builtin_ctzll(word);
-#else
-    int place = 0;
-    for (; !(word & 1); word >>= 1)
-        place++;
-    return place;
-#endif
-}
-
-/* A bit for each of up to 64 numbers: whether it is not zero. */
-static inline uint64_t marks(const double *x, Py_ssize_t size)
-{
-    uint8_t flags[64] = {0};
-    uint64_t bits = 0;
-    if (size == 64)
-#pragma omp simd
-        for (int j = 0; j < 64; j++)
-            flags[j] = x[j] != 0;
-    else
-        for (Py_ssize_t j = 0; j < size; j++)
-            flags[j] = x[j] != 0;
-    for (int j = 0; j < 64; j += 8) {
-        uint64_t word = 0;
-        for (int k = 0; k < 8; k++)
-            word |= (uint64_t)flags[j + k] << (8 * k);
-        bits |= (word * UINT64_C(0x0102040810204080) >> 56) << j; /* of eight bytes a bit each */
-    }
-    return bits;
-}
-
-/* List the entries of some rows: where those of each end, their columns and values. Returns how many
-   there are, or -1 where they, and one more, find no room. */
-VECTORISED static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t room)
-{
-    const double *x = at[0];
-    int32_t *end = at[1], *column = at[2];
-    double *value = at[3];
-    Py_ssize_t n = 0;
-    for (Py_ssize_t i = 0; i < rows; i++, x += columns) {
-        if (n + columns >= room) { /* may be too many: look twice */
-            Py_ssize_t more = 0;
-            for (Py_ssize_t j = 0; j < columns; j++)
-                more += x[j] != 0;
-            if (n + more >= room)
-                return -1;
-        }
-        const Py_ssize_t start = n;
-        for (Py_ssize_t j = 0; j < columns; j += 64)
-            for (uint64_t left = marks(x + j, columns - j < 64 ? columns - j : 64); left != 0;
-                 left &= left - 1)
-                column[n++] = (int32_t)(j + lowest(left));
-        for (Py_ssize_t l = start; l < n; l++)
-            value[l] = x[column[l]];
-        end[i] = (int32_t)n;
-    }
-    return n;
-}
-
 /* Arrays of Python ---------------------------------------------------------------------------- */
-
-static void release(int count, Py_buffer *views)
-{
-    while (count > 0)
-        PyBuffer_Release(views + --count);
-}
-
-/* Arrays of so many numbers of these types; those from `writable` on are written. */
-static int get_all(int count, PyObject **given, Py_buffer *views, void **at, const char *types,
-                   const Py_ssize_t *sizes, int writable)
-{
-    for (int n = 0; n < count; n++) {
-        if (!get(given[n], views + n, types[n], sizes[n], n >= writable)) {
-            release(n, views);
-            return 0;
-        }
-        at[n] = views[n].buf;
-    }
-    return 1;
-}
 
 static PyObject *follow(PyObject *self, PyObject *args)
 {
@@ -200,7 +76,7 @@ static PyObject *follow(PyObject *self, PyObject *args)
     };
     Py_buffer views[FOLLOWED];
     void *at[FOLLOWED];
-    if (!get_all(FOLLOWED, given, views, at, "dddddddd", sizes, S))
+    if (!get_arrays(FOLLOWED, given, views, at, "dddddddd", sizes, S))
         return NULL;
     double *m = malloc((2 * p + 1) * sizeof *m);
     const int enough = m != NULL;
@@ -233,7 +109,7 @@ static PyObject *multiply(PyObject *self, PyObject *args)
     };
     Py_buffer views[MULTIPLIED];
     void *at[MULTIPLIED];
-    if (!get_all(MULTIPLIED, given, views, at, "diddddd", sizes, PRODUCTS))
+    if (!get_arrays(MULTIPLIED, given, views, at, "diddddd", sizes, PRODUCTS))
         return NULL;
     const int32_t *group = at[GROUP];
     for (Py_ssize_t k = 0; k < n; k++)
@@ -257,70 +133,6 @@ static PyObject *multiply(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *entries(PyObject *self, PyObject *args)
-{
-    PyObject *given[4];
-    Py_ssize_t rows, columns, room, found;
-    if (!PyArg_ParseTuple(args, "(nnn)OOOO", &rows, &columns, &room, given, given + 1, given + 2,
-                          given + 3))
-        return NULL;
-    if (rows < 0 || columns < 1 || room < 1 || room > INT32_MAX || columns > INT32_MAX)
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    const Py_ssize_t sizes[4] = {rows * columns, rows, room, room};
-    Py_buffer views[4];
-    void *at[4];
-    if (!get_all(4, given, views, at, "diid", sizes, 1))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    found = list(at, rows, columns, room);
-    Py_END_ALLOW_THREADS
-    release(4, views);
-    return PyLong_FromSsize_t(found);
-}
-
-/* Whether rows begin where others end, and columns and places are there. */
-static int is_sound(void **at, Py_ssize_t rows, Py_ssize_t entries, Py_ssize_t columns,
-                    Py_ssize_t p)
-{
-    const int32_t *start = at[START], *column = at[COLUMN], *place = at[PLACE];
-    int sound = start[0] == 0 && start[rows] == entries;
-    for (Py_ssize_t i = 0; i < rows; i++)
-        sound &= start[i] <= start[i + 1] && start[i + 1] - start[i] <= columns;
-    for (Py_ssize_t l = 0; l < entries; l++)
-        sound &= column[l] >= 0 && column[l] < columns;
-    for (Py_ssize_t j = 0; j < columns; j++)
-        sound &= place[j] < p;
-    return sound;
-}
-
-static PyObject *gram(PyObject *self, PyObject *args)
-{
-    PyObject *given[ARRAYS];
-    Py_ssize_t rows, entries, columns, p;
-    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOOO", &rows, &entries, &columns, &p, given, given + 1,
-                          given + 2, given + 3, given + 4, given + 5, given + 6))
-        return NULL;
-    const Py_ssize_t sizes[ARRAYS] = {rows + 1, entries, entries, rows, columns, p * p, p};
-    Py_buffer views[ARRAYS];
-    void *at[ARRAYS];
-    int done = 0;
-    if (!get_all(ARRAYS, given, views, at, "iiddidd", sizes, Q))
-        return NULL;
-    if (!is_sound(at, rows, entries, columns, p))
-        PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        done = add(at, rows, columns, p);
-        Py_END_ALLOW_THREADS
-        if (!done)
-            PyErr_NoMemory();
-    }
-    release(ARRAYS, views);
-    if (!done)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
     {"follow", follow, METH_VARARGS,
      "follow((rows, p, others), X, z, target, weight, other, s, v, M)\n\n"
@@ -332,14 +144,6 @@ static PyMethodDef methods[] = {
      "groups of X less `center`, B the first `own` of them, and all times `root`. In float32, or\n"
      "doubles; padded are columns up to a multiple of 16, or 8, and what there is beside A and B in\n"
      "Q and q means nothing."},
-    {"entries", entries, METH_VARARGS,
-     "entries((rows, columns, room), X, end, column, value) -> how many\n\n"
-     "List what is not zero: where those of each row end, their columns and values; -1 without\n"
-     "room for them, and one more."},
-    {"gram", gram, METH_VARARGS,
-     "gram((rows, entries, columns, p), start, column, value, weight, place, Q, sum)\n\n"
-     "Q (p, p) = X' diag(weight) X and sum (p,) = X' weight, from zero, of columns that have a\n"
-     "place in them."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -22,16 +22,3 @@ def multiply(
     Q: NDArray,
     q: NDArray,
 ) -> None: ...
-def entries(
-    shape: tuple[int, int, int], X: NDArray, end: NDArray, column: NDArray, value: NDArray
-) -> int: ...
-def gram(
-    shape: tuple[int, int, int, int],
-    start: NDArray,
-    column: NDArray,
-    value: NDArray,
-    weight: NDArray,
-    place: NDArray,
-    Q: NDArray,
-    sum: NDArray,
-) -> None: ...

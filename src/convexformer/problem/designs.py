@@ -36,11 +36,10 @@ WIDE = 4096  # columns from which a product with their transpose is slow
 
 
 class Listed(NamedTuple):
-    """Columns of some groups, as compiled code reads them."""
+    """Columns of X as compiled code reads them: those of some groups have a place."""
 
-    sizes: tuple[int, int]  # entries and all columns of X; entries -1 where these are dense
-    X: tuple[NDArray, NDArray, NDArray, NDArray]  # start, column, entries, place; or entries alone
-    centered: bool
+    sizes: tuple[int, int]  # entries, or -1 where X is dense, and columns
+    X: tuple[NDArray, NDArray, NDArray, NDArray]  # start, column, entries, place; dense: the latter
 
 
 class Design(ABC):
@@ -107,11 +106,10 @@ class Design(ABC):
         for rows in row_slices(self.n_samples, len(groups) * self.dim, FEW_BYTES):
             yield rows, self.gather(rows, groups)
 
-    def listed(self, groups: Groups, center: Array | None) -> Listed:
-        """Columns of `groups`, less `center` where they are dense."""
-        A = self._centered(self.gather(slice(0, self.n_samples), groups), groups, center)
-        none: NDArray[np.int32] = np.empty(0, dtype=np.int32)
-        return Listed((-1, 0), (none, none, A, none), center is not None)
+    def listed(self, groups: Groups) -> Listed:
+        """Columns of `groups`, and perhaps of others."""
+        A, none = self.gather(slice(0, self.n_samples), groups), np.empty(0, dtype=np.int32)
+        return Listed((-1, A.shape[1]), (none, none, A, np.arange(A.shape[1], dtype=np.int32)))
 
     def prefers_all(self, groups: Groups) -> bool:
         """Whether a product with everything is cheaper than gathering the groups first."""

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 try:
-    from ._rows import entries, gram
+    from . import _entries
 
     COMPILED = True
 except ImportError:  # then X is dense
@@ -24,43 +22,60 @@ Array = NDArray[np.float64]
 
 FEW = 0.1  # of all entries: up to so many are worth listing
 LEAST_ROWS, SOME_ROWS = 256, 16  # of X, and those by which it is judged
+SPARE = 3  # numbers that a list is written to beyond the last
 SCATTERED = 60  # multiply-adds of large products that take as long as one of entries
 MOST = 1 << 27  # entries that a list has room for, 1.6 GB
 
 
 @dataclass(frozen=True)
 class Nonzeros:
-    """X ``(N, p)`` by its entries."""
+    """X ``(N, p)`` by its entries: where those of each row start, their columns and values."""
 
-    X: Any  # csr_array
-    transposed: Any
-    density: float
+    shape: tuple[int, int]
+    start: NDArray[np.int32]
+    column: NDArray[np.int32]
+    value: Array
 
     @classmethod
     def of(cls, blocks: Iterable[tuple[slice, Array]], rows: int, columns: int) -> Nonzeros | None:
         """Of blocks of rows of X; None where there are too many entries."""
-        room = min(int(FEW * rows * columns) + 1, MOST)
-        start, column = np.zeros(rows + 1, dtype=np.int32), np.empty(room, dtype=np.int32)
-        value, count = np.empty(room), 0
+        room, count = min(int(FEW * rows * columns) + 1, MOST), 0
+        start: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
+        column: NDArray[np.int32] = np.empty(room + SPARE, dtype=np.int32)
+        value = np.empty(room + SPARE)
         for part, A in blocks:
             end, shape = start[1:][part], (len(A), columns, room - count)
-            found = entries(
+            found = _entries.entries(
                 shape, np.require(A, requirements=["C", "A"]), end, column[count:], value[count:]
             )
             if found < 0:
                 return None
             end += count
             count += found
-        X = csr_array((value[:count], column[:count], start), (rows, columns))
-        return cls(X, X.T, count / (rows * columns))
+        return cls((rows, columns), start, column[:count], value[:count])
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return len(self.value)
+
+    @property
+    def density(self) -> float:
+        return self.size / (self.shape[0] * self.shape[1])
 
     def predict(self, Z: Array) -> Array:
         """``X Z``, ``(N, c)``."""
-        return np.asarray(self.X @ Z)
+        (rows, columns), c = self.shape, Z.shape[1]
+        F, given = np.empty((c, rows)), (self.start, self.column, self.value)
+        _entries.predict((rows, self.size, columns, c), *given, np.ascontiguousarray(Z.T), F)
+        return F.T
 
     def correlate(self, V: Array) -> Array:
         """``X' V``, ``(p, c)``."""
-        return np.asarray(self.transposed @ V)
+        (rows, columns), c = self.shape, V.shape[1]
+        M, given = np.zeros((c, columns)), (self.start, self.column, self.value)
+        _entries.correlate((rows, self.size, columns, c), *given, np.ascontiguousarray(V.T), M)
+        return M.T
 
     def gram(self, columns: NDArray[np.intp], weight: Array) -> tuple[Array, Array]:
         """``X' diag(w) X`` and ``X' w`` of some columns."""
@@ -69,11 +84,12 @@ class Nonzeros:
             back = np.argsort(order)
             Q, q = self.gram(columns[order], weight)
             return Q[np.ix_(back, back)], q[back]
-        p, place = len(columns), np.full(self.X.shape[1], -1, dtype=np.int32)
+        (rows, width), p = self.shape, len(columns)
+        place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
         place[columns] = np.arange(p)
-        (rows, width), at = self.X.shape, (self.X.indptr, self.X.indices, self.X.data)
-        Q, q = np.zeros((p, p)), np.zeros(p)
-        gram((rows, self.X.nnz, width, p), *at, np.ascontiguousarray(weight), place, Q, q)
+        Q, q, given = np.zeros((p, p)), np.zeros(p), (self.start, self.column, self.value)
+        weight = np.ascontiguousarray(weight)
+        _entries.gram((rows, self.size, width, p), *given, weight, place, Q, q)
         return Q, q
 
 

@@ -18,6 +18,7 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import intercepts
 from .certificate import Certificate, check_range
 from .designs import Design, Groups
 from .foremost import foremost
@@ -325,6 +326,9 @@ class Problem(ScoredLoss):
 
     def _inside(self, V: Array) -> Array:
         """`V` within bounds."""
+        found = intercepts.confined(self.loss, V, self.Y, self.weight)
+        if found is not None:
+            return found
         lower, upper = self._bounds
         inside = np.minimum(np.maximum(V, lower), upper)
         off = inside - V

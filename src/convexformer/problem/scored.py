@@ -50,6 +50,7 @@ class ScoredLoss(WeightedLoss):
         return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
 
     def _keep_scores(self, Z: Array, S: Array) -> Array:
+        S = np.asarray(S, order="F" if self.loss.joint else "C")  # as losses read them
         S.flags.writeable = False
         self._scored = (lasting(Z), S) if Z.size + S.size < MOST_KEPT else None
         return S

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from . import nonzeros
 from .designs import (
     WIDE_TOKEN,
     Array,
@@ -18,10 +19,14 @@ from .designs import (
     row_slices,
     transposed_product,
 )
-from .nonzeros import COMPILED, FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
+from .nonzeros import FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
 
-if COMPILED:
+try:
     from ._rows import follow, multiply
+
+    COMPILED = True
+except ImportError:  # then NumPy does the same
+    COMPILED = False
 
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
 NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
@@ -91,7 +96,7 @@ class TokenDesign(Design):
     @cached_property
     def _nonzeros(self) -> Nonzeros | None:
         width, step = self.n_groups * self.dim, self.n_samples // SOME_ROWS
-        if not COMPILED or self.n_samples < LEAST_ROWS or width < 1 / FEW:
+        if not nonzeros.COMPILED or self.n_samples < LEAST_ROWS or width < 1 / FEW:
             return None
         some = slice(0, SOME_ROWS * step, step)
         if not look_sparse(self.gather(some, np.arange(self.n_groups))):
@@ -102,13 +107,17 @@ class TokenDesign(Design):
     def is_sparse(self) -> bool:
         return self._nonzeros is not None
 
-    def listed(self, groups: Groups, center: Array | None) -> Listed:
-        if self._nonzeros is None:
-            return super().listed(groups, center)
-        X, columns = self._nonzeros.X, self._columns_of(groups)
-        place: NDArray[np.int32] = np.full(X.shape[1], -1, dtype=np.int32)
+    def listed(self, groups: Groups) -> Listed:
+        if self._nonzeros is None and not self._is_plain:
+            return super().listed(groups)
+        columns, width = self._columns_of(groups), self.n_groups * self.dim
+        place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
         place[columns] = np.arange(len(columns))
-        return Listed((X.nnz, X.shape[1]), (X.indptr, X.indices, X.data, place), False)
+        if self._nonzeros is None:
+            none: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+            return Listed((-1, width), (none, none, self.X, place))
+        X = self._nonzeros
+        return Listed((X.size, width), (X.start, X.column, X.value, place))
 
     def gram_work(self, columns: int) -> float:
         dense = super().gram_work(columns)

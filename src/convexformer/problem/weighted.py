@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from . import intercepts
 from .joint import joint_newton
 from .losses import Loss
 from .points import Residual, residual
@@ -98,6 +99,8 @@ class WeightedLoss:
         if not self.intercept:
             return np.zeros(self.n_outputs)
         closed = self.loss.intercept(S, self.Y, self.weight)
+        if closed is None:
+            closed = intercepts.best(self.loss, S, self.Y, self.weight, b)
         if closed is not None:
             return closed
         phi, e, size, P = self._slope(S, b)
@@ -148,9 +151,12 @@ class WeightedLoss:
         `V` and `P` are dual point and curvature of the loss, entry by entry. A second round removes
         the rounding of the first.
         """
-        V, total = self._weighted(V), np.zeros(self.n_outputs)
         if not self.intercept:
-            return V, total
+            return self._weighted(V), np.zeros(self.n_outputs)
+        found = intercepts.balanced(self.loss, V, P, self.weight, rounds)
+        if found is not None:
+            return found
+        V, total = self._weighted(V), np.zeros(self.n_outputs)
         H = self.weight[:, None] if self.loss.quadratic else self._weighted(P)
         size = np.array([self._total]) if self.loss.quadratic else H.sum(axis=0)
         newton = joint_newton(size, H.T @ P) if self.loss.joint else None

@@ -10,207 +10,22 @@
    output, or of all. Samples' numbers are (outputs, N). Curvature couples pairs of outputs. */
 
 #include "../_compiled.h"
+#include "../_intercepts.h"
 #include "../_losses.h"
 #include "_columns.h"
+#include "_objective.h"
 #include "_sweeps.h"
 
-#define STEPS 40       /* of Newton's method, at most */
-#define CYCLES 60      /* of sweeps on one model, at most */
-#define UNSEEN 3       /* steps by which the objective may fall too little to see */
-#define RECENT 4       /* cycles by which speed is judged */
-#define HALVINGS 30    /* of a move */
-#define INNER_GAP 0.001 /* of the gap that a model's may have, if that is above what is wanted */
-#define WANTED 0.1     /* of what is wanted that a model's may always have */
-#define CANCELLED 1e-6 /* of a sum of squares: where less is left, digits are gone */
-
-typedef struct {
-    const Columns *X;
-    Py_ssize_t c, pairs, size;  /* outputs, pairs of them, coefficients */
-    Py_ssize_t blocks, width;   /* of the penalty, and coefficients of one */
-    const double *y, *a;        /* (c, N): targets, (N,): weights */
-    const double *limit;        /* (blocks,) */
-    int intercept;
-    double *f, *turn, *trial;   /* (c, N): scores, their move, and those that are tried */
-    double *V, *P, *W, *value;  /* (c, N): minus the slope, probabilities; curvatures of pairs; loss */
-    double *Z, *to, *move, *M;  /* (size,): coefficients, where the model has them, correlations */
-    double *S, *T, *part;       /* (pairs, p): X'W; (size, c): what intercepts take; (p,) */
-    double *slope, *bend;       /* of intercepts: L^-1 slopes, and L, their curvature's factor */
-    double *Q, *G, *packed;     /* (size, size): the Hessian, of one pair, and room for rows */
-    double *unit, *limits, *step, *block;
-    float *gram;
-    const void **rows;          /* of Q, and of gram, by block */
-    Py_ssize_t *first;          /* (p,): where coefficients have a column of the first output */
-    double loss, penalty;
-} Newton;
-
-static Py_ssize_t pair(Py_ssize_t l, Py_ssize_t m)
-{
-    return l > m ? l * (l + 1) / 2 + m : m * (m + 1) / 2 + l;
-}
-
-/* Where coefficients have column j of output l. */
-static Py_ssize_t place(const Newton *at, Py_ssize_t j, Py_ssize_t l)
-{
-    return at->first[j] + l * at->X->d;
-}
-
-/* The objective -------------------------------------------------------------------------------- */
-
-/* The weighted loss at scores f + t turn, there with minus its slope and its probabilities. */
-static double expand(Newton *at, double t)
-{
-    const Py_ssize_t N = at->X->N, c = at->c;
-    double loss = 0;
-    for (Py_ssize_t i = 0; i < c * N; i++)
-        at->trial[i] = at->f[i] + t * at->turn[i];
-    if (c == 1)
-        expand_logistic(N, at->trial, at->y, at->value, at->V, at->P);
-    else
-        expand_all_softmax(N, c, at->trial, at->y, at->value, at->V, at->P);
-    for (Py_ssize_t i = 0; i < N; i++)
-        loss += at->a[i] > 0 ? at->a[i] * at->value[i] : 0;
-    for (Py_ssize_t l = 0; l < c; l++)
-        for (Py_ssize_t i = 0; i < N; i++)
-            at->V[l * N + i] *= at->a[i];
-    return loss;
-}
-
-/* Curvatures of pairs of outputs: those of one sum to zero. */
-static void curve(const Newton *at)
-{
-    const Py_ssize_t N = at->X->N, c = at->c;
-    for (Py_ssize_t l = 0; l < c; l++) {
-        double *own = at->W + pair(l, l) * N;
-        for (Py_ssize_t i = 0; i < N; i++)
-            own[i] = c == 1 ? at->a[i] * at->P[i] : 0;
-    }
-    for (Py_ssize_t l = 0; l < c; l++)
-        for (Py_ssize_t m = 0; m < l; m++) {
-            double *both = at->W + pair(l, m) * N, *w = at->W + pair(l, l) * N;
-            double *v = at->W + pair(m, m) * N;
-            const double *p = at->P + l * N, *q = at->P + m * N;
-            for (Py_ssize_t i = 0; i < N; i++) {
-                const double shared = at->a[i] * p[i] * q[i];
-                both[i] = -shared;
-                w[i] += shared;
-                v[i] += shared;
-            }
-        }
-}
-
-static double length(Py_ssize_t size, const double *z)
-{
-    double square = 0;
-    for (Py_ssize_t j = 0; j < size; j++)
-        square += z[j] * z[j];
-    return sqrt(square);
-}
-
-/* Of Z + t move. */
-static double penalty(const Newton *at, double t)
-{
-    double sum = 0;
-    for (Py_ssize_t e = 0; e < at->blocks; e++) {
-        double square = 0;
-        for (Py_ssize_t j = e * at->width; j < (e + 1) * at->width; j++)
-            square += (at->Z[j] + t * at->move[j]) * (at->Z[j] + t * at->move[j]);
-        sum += at->limit[e] * sqrt(square);
-    }
-    return sum;
-}
-
-/* Intercepts ----------------------------------------------------------------------------------- */
-
-/* x = L^-1 x, with the factor L of intercepts' curvature. */
-static void solve(const Newton *at, double *x)
-{
-    const Py_ssize_t c = at->c;
-    for (Py_ssize_t l = 0; l < c; l++) {
-        for (Py_ssize_t m = 0; m < l; m++)
-            x[l] -= at->bend[l * c + m] * x[m];
-        x[l] /= at->bend[l * c + l];
-    }
-}
-
-/* x = L'^-1 x */
-static void solve_back(const Newton *at, double *x)
-{
-    const Py_ssize_t c = at->c;
-    for (Py_ssize_t l = c - 1; l >= 0; l--) {
-        for (Py_ssize_t m = l + 1; m < c; m++)
-            x[l] -= at->bend[m * c + l] * x[m];
-        x[l] /= at->bend[l * c + l];
-    }
-}
-
-/* Slopes and curvature of intercepts, the latter factorised, and what they take from correlations
-   and Hessian; 0 where there is no curvature. What all outputs of a softmax have in common bends
-   nothing: there any curvature will do. */
-static int prepare_intercepts(Newton *at)
-{
-    const Py_ssize_t N = at->X->N, c = at->c;
-    double common = 0;
-    correlate(at->X, at->pairs, at->W, at->S);
-    for (Py_ssize_t l = 0; l < c; l++) {
-        at->slope[l] = 0;
-        for (Py_ssize_t i = 0; i < N; i++)
-            at->slope[l] += at->V[l * N + i];
-        for (Py_ssize_t m = 0; m <= l; m++) {
-            double sum = 0;
-            for (Py_ssize_t i = 0; i < N; i++)
-                sum += at->W[pair(l, m) * N + i];
-            at->bend[l * c + m] = sum;
-            common += l == m && c > 1 ? sum / (c * c) : 0;
-        }
-    }
-    for (Py_ssize_t l = 0; l < c; l++)
-        for (Py_ssize_t m = 0; m <= l; m++) {
-            double *b = at->bend + l * c;
-            b[m] += common;
-            for (Py_ssize_t k = 0; k < m; k++)
-                b[m] -= b[k] * at->bend[m * c + k];
-            if (l == m && !(b[m] > 0))
-                return 0;
-            b[m] = l == m ? sqrt(b[m]) : b[m] / at->bend[m * c + m];
-        }
-    for (Py_ssize_t j = 0; j < at->X->p; j++)
-        for (Py_ssize_t l = 0; l < c; l++) {
-            double *t = at->T + place(at, j, l) * c;
-            for (Py_ssize_t m = 0; m < c; m++)
-                t[m] = at->S[pair(l, m) * at->X->p + j];
-            solve(at, t);
-        }
-    solve(at, at->slope);
-    return 1;
-}
-
-/* Correlations once intercepts are at their best, to first order, and the gap there; infinite where
-   they have no curvature. */
-static double gap(Newton *at)
-{
-    const Columns *X = at->X;
-    double inner = 0, scale = 1, left = 0;
-    curve(at);
-    if (at->intercept && !prepare_intercepts(at))
-        return INFINITY;
-    for (Py_ssize_t l = 0; l < at->c; l++) {
-        correlate(X, 1, at->V + l * X->N, at->part);
-        for (Py_ssize_t j = 0; j < X->p; j++)
-            at->M[place(at, j, l)] = at->part[j];
-    }
-    for (Py_ssize_t l = 0; l < at->c && at->intercept; l++)
-        left += 0.5 * at->slope[l] * at->slope[l];
-    for (Py_ssize_t j = 0; j < at->size; j++) {
-        for (Py_ssize_t l = 0; l < at->c && at->intercept; l++)
-            at->M[j] -= at->T[j * at->c + l] * at->slope[l];
-        inner += at->Z[j] * at->M[j];
-    }
-    for (Py_ssize_t e = 0; e < at->blocks; e++) {
-        const double norm = length(at->width, at->M + e * at->width), limit = at->limit[e];
-        scale = norm > limit && limit / norm < scale ? limit / norm : scale;
-    }
-    return at->penalty - scale * inner + (1 - scale) * (1 - scale) * at->loss + left;
-}
+#define STEPS 40        /* of Newton's method, at most */
+#define CYCLES 60       /* of sweeps on one model, at most */
+#define UNSEEN 3        /* steps by which the objective may fall too little to see */
+#define RECENT 4        /* cycles by which speed is judged */
+#define HALVINGS 30     /* of a move */
+#define INNER_GAP 0.001 /* of the gap that a model's may have, if that is above what is wanted, */
+#define EARLY_GAP 0.02  /* and where the next will not be far below this one */
+#define WANTED 0.1      /* of what is wanted that a model's may always have */
+#define SURE 0.3        /* of what is wanted: a step that promises as much ends there */
+#define CANCELLED 1e-6  /* of a sum of squares: where less is left, digits are gone */
 
 /* Models --------------------------------------------------------------------------------------- */
 
@@ -239,55 +54,74 @@ static double largest(Py_ssize_t d, const float *G, double *block)
     return trace * pow(sum, 0.125);
 }
 
-/* The Hessian, intercepts eliminated; 0 where that loses digits. */
-static int form(Newton *at)
+/* Add what a pair of outputs has of the Hessian, `share` of what G has. */
+static void add_pair(Newton *at, Pair of, double share)
 {
-    const Py_ssize_t p = at->X->p, c = at->c, size = at->size, stride = padded(p);
-    double *Q = at->Q;
-    for (Py_ssize_t l = 0; l < c; l++)
-        for (Py_ssize_t m = 0; m <= l; m++) {
-            weighted_gram(at->X, at->W + pair(l, m) * at->X->N, at->packed, at->G);
-            for (Py_ssize_t j = 0; j < p; j++)
-                for (Py_ssize_t k = 0; k <= j; k++) {
-                    const double g = at->G[j * stride + k];
-                    const Py_ssize_t jl = place(at, j, l), km = place(at, k, m);
-                    Q[jl * size + km] = Q[km * size + jl] = g;
-                    if (l != m) {
-                        const Py_ssize_t jm = place(at, j, m), kl = place(at, k, l);
-                        Q[jm * size + kl] = Q[kl * size + jm] = g;
-                    }
-                }
+    const Py_ssize_t size = at->size;
+    double *const Q = at->Q;
+    for (Py_ssize_t j = 0; j < at->X->p; j++) {
+        const double *G = at->G + j * at->X->width;
+        const Py_ssize_t jl = place(at, j, of.l), jm = place(at, j, of.m);
+        for (Py_ssize_t k = 0; k <= j; k++) {
+            const Py_ssize_t kl = place(at, k, of.l), km = place(at, k, of.m);
+            const double g = share * G[k];
+            Q[kl * size + jl] = Q[jl * size + kl] += g;
+            if (of.l == of.m)
+                continue;
+            Q[km * size + jm] = Q[jm * size + km] += g;
+            Q[km * size + jl] = Q[jl * size + km] = -g;
+            Q[kl * size + jm] = Q[jm * size + kl] = -g;
         }
+    }
+}
+
+/* The Hessian, intercepts eliminated; 0 where that loses digits. Where all samples score the same,
+   pairs of outputs differ by a factor. */
+VECTORISED static int form(Newton *at)
+{
+    const Py_ssize_t size = at->size, N = at->X->N;
+    const int alike = at->is_flat && at->P[0] * at->P[at->c > 1 ? N : 0] > 0;
+    double first = 1;
+    memset(at->Q, 0, size * size * sizeof *at->Q);
+    for (Py_ssize_t both = 0; both < at->pairs; both++) {
+        const Pair of = pair(at, both);
+        const double shared = at->P[of.l * N] * at->P[of.m * N];
+        first = both == 0 ? shared : first;
+        if (both == 0 || !alike)
+            weighted_gram(at->X, at->W + both * N, at->scaled, at->G);
+        add_pair(at, of, alike ? shared / first : 1);
+    }
     for (Py_ssize_t u = 0; u < size && at->intercept; u++) {
-        const double whole = Q[u * size + u], *t = at->T + u * c;
-        for (Py_ssize_t v = 0; v < size; v++) {
-            double taken = 0;
-            for (Py_ssize_t l = 0; l < c; l++)
-                taken += t[l] * at->T[v * c + l];
-            Q[u * size + v] -= taken;
+        double *q = at->Q + u * size;
+        const double whole = q[u];
+        for (Py_ssize_t l = 0; l < at->c; l++) {
+            const double *t = at->T + l * size, by = t[u];
+#pragma omp simd
+            for (Py_ssize_t v = 0; v < size; v++)
+                q[v] -= by * t[v];
         }
-        if (Q[u * size + u] < CANCELLED * whole)
+        if (q[u] < CANCELLED * whole)
             return 0;
     }
     return 1;
 }
 
-/* Units of blocks, and what sweeps want to know of these. */
-static void prepare_sweeps(Newton *at)
+/* Units of blocks, the Hessian in these, and what else sweeps want to know. */
+VECTORISED static void prepare_sweeps(Newton *at)
 {
     const Py_ssize_t size = at->size, width = at->width;
+    double *by = at->move; /* free until a move is known */
     for (Py_ssize_t e = 0; e < at->blocks; e++) {
         double trace = 0;
         for (Py_ssize_t j = e * width; j < (e + 1) * width; j++)
             trace += at->Q[j * size + j];
         at->unit[e] = trace > 0 ? sqrt(trace / width) : 1;
+        for (Py_ssize_t j = e * width; j < (e + 1) * width; j++)
+            by[j] = 1 / at->unit[e];
     }
     for (Py_ssize_t u = 0; u < size; u++)
-        for (Py_ssize_t e = 0; e < at->blocks; e++) {
-            const double by = 1 / (at->unit[u / width] * at->unit[e]);
-            for (Py_ssize_t v = e * width; v < (e + 1) * width; v++)
-                at->Q[u * size + v] *= by;
-        }
+        for (Py_ssize_t v = 0; v < size; v++)
+            at->Q[u * size + v] *= by[u] * by[v];
     for (Py_ssize_t e = 0; e < at->blocks; e++) {
         float *G = at->gram + e * width * width;
         for (Py_ssize_t i = 0; i < width; i++)
@@ -339,28 +173,37 @@ static int minimise_model(Newton *at, double target)
 
 /* Steps ---------------------------------------------------------------------------------------- */
 
+/* f += by, and what v promises of f */
+VECTORISED static double lifted(Py_ssize_t N, double by, const double *v, double *f)
+{
+    double promise = 0;
+#pragma omp simd reduction(- : promise)
+    for (Py_ssize_t i = 0; i < N; i++) {
+        f[i] += by;
+        promise -= v[i] * f[i];
+    }
+    return promise;
+}
+
 /* Scores' move to at->to, with that of the intercepts in `lift`; and what it promises. */
 static double turn(Newton *at, double *lift)
 {
-    const Py_ssize_t N = at->X->N, c = at->c;
+    const Py_ssize_t N = at->X->N, size = at->size;
     double promise = 0;
-    for (Py_ssize_t l = 0; l < c; l++)
-        lift[l] = at->intercept ? at->slope[l] : 0;
-    for (Py_ssize_t j = 0; j < at->size; j++) {
+    for (Py_ssize_t j = 0; j < size; j++)
         at->move[j] = at->to[j] - at->Z[j];
-        for (Py_ssize_t l = 0; l < c && at->intercept; l++)
-            lift[l] -= at->T[j * c + l] * at->move[j];
+    for (Py_ssize_t l = 0; l < at->c; l++) {
+        lift[l] = at->intercept ? at->slope[l] : 0;
+        for (Py_ssize_t j = 0; j < size && at->intercept; j++)
+            lift[l] -= at->T[l * size + j] * at->move[j];
     }
     if (at->intercept)
-        solve_back(at, lift);
-    for (Py_ssize_t l = 0; l < c; l++) {
+        solve_back(at->c, at->bend, lift);
+    for (Py_ssize_t l = 0; l < at->c; l++) {
         for (Py_ssize_t j = 0; j < at->X->p; j++)
             at->part[j] = at->move[place(at, j, l)];
         predict(at->X, at->part, at->turn + l * N);
-        for (Py_ssize_t i = l * N; i < (l + 1) * N; i++) {
-            at->turn[i] += lift[l];
-            promise -= at->V[i] * at->turn[i];
-        }
+        promise += lifted(N, lift[l], at->V + l * N, at->turn + l * N);
     }
     return promise + penalty(at, 1) - at->penalty;
 }
@@ -375,12 +218,16 @@ static int search(Newton *at, double *b, double *lift)
         const double loss = expand(at, t), weight = penalty(at, t);
         if (!(loss + weight <= start + 1e-4 * t * promise + slack))
             continue;
-        memcpy(at->f, at->trial, at->c * at->X->N * sizeof *at->f);
+        double *const f = at->f;
+        at->f = at->trial, at->trial = f;
         for (Py_ssize_t j = 0; j < at->size; j++)
             at->Z[j] = t == 1 ? at->to[j] : at->Z[j] + t * at->move[j];
-        for (Py_ssize_t l = 0; l < at->c; l++)
+        for (Py_ssize_t l = 0; l < at->c; l++) {
             b[l] += t * lift[l];
-        at->loss = loss, at->penalty = weight;
+            for (Py_ssize_t j = 0; j < at->X->p && at->X->A == NULL; j++) /* as if less its mean */
+                b[l] += t * at->center[j] * at->move[place(at, j, l)];
+        }
+        at->loss = loss, at->penalty = weight, at->is_flat = 0;
         return promise < -slack ? 1 : 2;
     }
     return 0;
@@ -392,16 +239,33 @@ static int iterate(Newton *at, double goal, double *b, double *left)
 {
     double *lift = at->slope + at->c;
     at->loss = expand(at, 0);
+    at->is_flat = 1;
+    for (Py_ssize_t l = 0; l < at->c; l++)
+        for (Py_ssize_t i = l * at->X->N; i < (l + 1) * at->X->N && at->is_flat; i++)
+            at->is_flat = at->f[i] == at->f[l * at->X->N];
     at->penalty = penalty(at, 0);
+    double before = 0; /* the gap of the step before this one */
     for (int steps = 0, unseen = 0; steps < STEPS && unseen < UNSEEN; steps++) {
         const double worth = at->loss + at->penalty, above = gap(at), wanted = goal * worth;
         *left = worth > 0 ? above / worth : 0;
-        if (above <= wanted)
+        if (above <= wanted) {
+            if (at->intercept) /* the gap is that at their best */
+                solve_back(at->c, at->bend, at->slope);
+            for (Py_ssize_t l = 0; l < at->c && at->intercept; l++)
+                b[l] += at->slope[l];
             return 1;
-        if (!(above < INFINITY) || !form(at))
+        }
+        if (!(above < INFINITY))
             return 0;
-        prepare_sweeps(at);
-        const int found = minimise_model(at, fmax(WANTED * wanted, INNER_GAP * above));
+        if (!(above * above <= SURE * wanted * before)) { /* else the last Hessian will do */
+            if (!form(at))
+                return 0;
+            prepare_sweeps(at);
+        }
+        const double fall = before > 0 ? above / before : 1; /* the next is about its square */
+        const double part = fmin(fmax(0.1 * fall * fall, INNER_GAP), EARLY_GAP);
+        before = above;
+        const int found = minimise_model(at, fmax(WANTED * wanted, part * above));
         const int moved = found > 0 ? search(at, b, lift) : 0;
         if (!moved)
             return found < 0 ? -1 : 0;
@@ -413,15 +277,15 @@ static int iterate(Newton *at, double goal, double *b, double *left)
 /* Memory for all of it: numbers in one piece, from zero. */
 static int reserve(Newton *at, double **numbers)
 {
-    const Py_ssize_t N = at->X->N, p = at->X->p, c = at->c, size = at->size, stride = padded(p);
+    const Py_ssize_t N = at->X->N, p = at->X->p, c = at->c, size = at->size, width = at->X->width;
     const Py_ssize_t square = at->width * at->width;
-    double **const parts[] = {&at->turn, &at->trial, &at->V, &at->P, &at->W, &at->value, &at->to,
-                              &at->move, &at->M, &at->S, &at->T, &at->part, &at->slope, &at->bend,
-                              &at->Q, &at->G, &at->packed, &at->unit, &at->limits, &at->step,
-                              &at->block};
-    const Py_ssize_t sizes[] = {c * N, c * N, c * N, c * N, at->pairs * N, N, size,
-                                size, size, at->pairs * p, size * c, p, 2 * c, c * c,
-                                size * size, stride * stride, 2 * ROWS * stride, at->blocks,
+    double **const parts[] = {&at->y, &at->f, &at->turn, &at->trial, &at->V, &at->W, &at->P,
+                              &at->value, &at->to, &at->move, &at->M, &at->sums, &at->T, &at->part,
+                              &at->slope, &at->bend, &at->Q, &at->G, &at->scaled, &at->unit,
+                              &at->limits, &at->step, &at->block};
+    const Py_ssize_t sizes[] = {c * N, c * N, c * N, c * N, c * N, at->pairs * N, c * N, N, size,
+                                size, size, (c + at->pairs + TILE) * width, size * c, width, 2 * c,
+                                c * c, size * size, width * width, ROWS * width, at->blocks,
                                 at->blocks, at->blocks, 2 * square};
     const int count = sizeof sizes / sizeof *sizes;
     Py_ssize_t total = 0;
@@ -442,7 +306,45 @@ static int reserve(Newton *at, double **numbers)
 
 /* Arrays of Python ----------------------------------------------------------------------------- */
 
-enum { START, COLUMN, VALUE, PLACE, Y, WEIGHT, LIMIT, F, Z, B, ARRAYS };
+enum { START, COLUMN, VALUE, PLACE, CENTER, Y, WEIGHT, LIMIT, F, Z, B, ARRAYS };
+
+/* Columns, samples of which some may be merged, and memory; then steps. As `iterate`, or -2 where
+   arrays are not sound. */
+static int run(Newton *at, Columns *X, Py_ssize_t entries, Py_ssize_t width, void **of, double goal,
+               double *left)
+{
+    const Py_ssize_t N = X->N;
+    const double *y = of[Y], *f = of[F];
+    double *numbers = NULL;
+    int32_t *first = malloc(N * sizeof *first);
+    int done = entries < 0 ? take(width, of[VALUE], of[PLACE], of[CENTER], X)
+                           : choose(entries, width, of[START], of[COLUMN], of[VALUE], of[PLACE], X);
+    done = done < 0 ? -2 : done == 0 || first == NULL ? -1 : 1;
+    at->a = malloc(N * sizeof *at->a);
+    if (done > 0 && at->a != NULL) {
+        memcpy(at->a, of[WEIGHT], N * sizeof *at->a);
+        const int merged = X->A == NULL && merge(X, at->c, y, at->a, first) < N;
+        done = reserve(at, &numbers) ? 1 : -1;
+        for (Py_ssize_t l = 0; l < at->c && done > 0; l++)
+            for (Py_ssize_t i = 0; i < X->N; i++) {
+                const Py_ssize_t from = l * N + (merged ? first[i] : i);
+                at->y[l * X->N + i] = y[from], at->f[l * X->N + i] = f[from];
+            }
+        if (done > 0)
+            done = iterate(at, goal, of[B], left);
+    }
+    free(numbers);
+    free(first);
+    free(at->a);
+    free(at->gram);
+    free(at->rows);
+    free(at->first);
+    free(X->A);
+    free(X->start);
+    free(X->column);
+    free(X->value);
+    return done;
+}
 
 PyObject *minimise_curved(PyObject *self, PyObject *args)
 {
@@ -451,45 +353,36 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
     Columns X = {0};
     Newton at = {.X = &X};
     double goal, left = NAN;
-    if (!PyArg_ParseTuple(args, "(nnnnnnn)OOOOOOOOOOpd", &X.N, &X.n, &X.d, &at.c, &at.blocks,
+    if (!PyArg_ParseTuple(args, "(nnnnnnn)OOOOOOOOOOOpd", &X.N, &X.n, &X.d, &at.c, &at.blocks,
                           &entries, &width, given, given + 1, given + 2, given + 3, given + 4,
-                          given + 5, given + 6, given + 7, given + 8, given + 9, &at.intercept,
-                          &goal))
+                          given + 5, given + 6, given + 7, given + 8, given + 9, given + 10,
+                          &at.intercept, &goal))
         return NULL;
-    if (X.N < 1 || X.n < 1 || X.d < 1 || at.c < 1 || entries > INT32_MAX ||
+    if (X.N < 1 || X.n < 1 || X.d < 1 || at.c < 1 || X.N > INT32_MAX || entries > INT32_MAX ||
+        width > INT32_MAX ||
         (at.blocks != X.n && at.blocks != X.n * at.c))
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    X.p = X.n * X.d;
-    at.pairs = at.c * (at.c + 1) / 2, at.size = X.p * at.c, at.width = at.size / at.blocks;
+    X.p = X.n * X.d, X.width = row_width(X.p);
+    at.pairs = at.c > 1 ? at.c * (at.c - 1) / 2 : 1;
+    at.size = X.p * at.c, at.width = at.size / at.blocks;
     const int dense = entries < 0;
     const Py_ssize_t sizes[ARRAYS] = {
-        dense ? 0 : X.N + 1, dense ? 0 : entries, dense ? X.N * X.p : entries, dense ? 0 : width,
+        dense ? 0 : X.N + 1, dense ? 0 : entries, dense ? X.N * width : entries, width, X.p,
         at.c * X.N, X.N, at.blocks, at.c * X.N, at.size, at.c};
     Py_buffer views[ARRAYS];
-    double *numbers = NULL;
-    int n_views = 0, done = -1, sound = 1;
-    for (; n_views < ARRAYS; n_views++)
-        if (!get(given[n_views], views + n_views, "iididddddd"[n_views], sizes[n_views],
-                 n_views >= F))
+    void *of[ARRAYS];
+    int n_views = 0, done = -1;
+    for (; n_views < ARRAYS; n_views++) {
+        if (!get(given[n_views], views + n_views, "iididdddddd"[n_views], sizes[n_views],
+                 n_views >= Z))
             goto end;
-    X.A = dense ? views[VALUE].buf : NULL;
-    at.y = views[Y].buf, at.a = views[WEIGHT].buf, at.limit = views[LIMIT].buf;
-    at.f = views[F].buf, at.Z = views[Z].buf;
-    sound = dense ? 1 : choose(entries, width, views[START].buf, views[COLUMN].buf,
-                               views[VALUE].buf, views[PLACE].buf, &X);
-    if (sound > 0 && reserve(&at, &numbers)) {
-        Py_BEGIN_ALLOW_THREADS
-        done = iterate(&at, goal, views[B].buf, &left);
-        Py_END_ALLOW_THREADS
+        of[n_views] = views[n_views].buf;
     }
-    free(numbers);
-    free(at.gram);
-    free(at.rows);
-    free(at.first);
-    free(X.start);
-    free(X.column);
-    free(X.value);
-    if (sound < 0)
+    at.limit = of[LIMIT], at.center = of[CENTER], at.Z = of[Z];
+    Py_BEGIN_ALLOW_THREADS
+    done = run(&at, &X, entries, width, of, goal, &left);
+    Py_END_ALLOW_THREADS
+    if (done == -2)
         PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
     else if (done < 0)
         PyErr_NoMemory();

@@ -555,11 +555,11 @@ static PyMethodDef methods[] = {
      "Gram matrices of tokens, and, unless it is None, tokens packed: over units of their own, by\n"
      "which `unit` grows, or is 0 where entries do not fit."},
     {"minimise_curved", minimise_curved, METH_VARARGS,
-     "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, Y, weight,\n"
-     "limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"
-     "Newton's method for a logistic loss (c = 1) or a softmax from Z with scores F, both in place,\n"
-     "as is b, to which moves of the intercepts are added. X is dense where entries is -1, else\n"
-     "those of its columns count that have a place."},
+     "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, center, Y,\n"
+     "weight, limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"
+     "Newton's method for a logistic loss (c = 1) or a softmax, from Z with scores F. In place are Z\n"
+     "and b, to which moves of the intercepts are added. X is dense where entries is -1; those of\n"
+     "its columns count that have a place, less their center."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,6 +10,7 @@ def minimise_curved(
     column: NDArray,
     X: NDArray,
     place: NDArray,
+    center: NDArray,
     Y: NDArray,
     weight: NDArray,
     limit: NDArray,

@@ -17,7 +17,9 @@ from .solution import Clock
 if COMPILED:
     from ._sweeps import minimise_curved
 
-MOST_WORK = 5e7  # multiply-adds of a Hessian, beyond which large products are quicker
+MOST_WORK = 5e7  # multiply-adds of a Hessian, beyond which large products are quicker,
+FEW_STEPS = 20  # unless it takes no longer than so many first-order steps,
+MOST_NUMBERS = 1 << 23  # and memory is for so many curvatures of samples
 MOST_COEFFICIENTS = 1024
 
 
@@ -28,8 +30,10 @@ def suits(problem: Problem, n_groups: int) -> bool:
     c, columns = problem.n_outputs, n_groups * problem.design.dim
     if not isinstance(problem.loss, Softmax if c > 1 else Logistic):
         return False
-    work = problem.design.gram_work(columns) * (c * (c + 1) // 2)
-    return columns * c <= MOST_COEFFICIENTS and work <= MOST_WORK
+    work = problem.design.gram_work(columns) * max(1, c * (c - 1) // 2)
+    steps = work / (4 * problem.design.n_samples * columns * c)  # half of it, and two products
+    quick = work <= MOST_WORK or (steps <= FEW_STEPS and problem.Y.size * c <= MOST_NUMBERS)
+    return columns * c <= MOST_COEFFICIENTS and quick
 
 
 class Curved(Round):
@@ -37,24 +41,23 @@ class Curved(Round):
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
         problem, (n, d, c) = self.problem, self.Z0.shape
-        columns = problem.design.listed(self.groups, problem.center)
+        columns = problem.design.listed(self.groups)
+        center = np.zeros(n * d) if problem.center is None else problem.center[self.groups]
         limit = np.repeat(self.beta * self.weight, problem.penalty.cells(c), axis=1)
-        Z, move = np.ascontiguousarray(self.Z0.transpose(0, 2, 1)), np.zeros(c)
+        Z, move = np.array(self.Z0.transpose(0, 2, 1), order="C"), np.zeros(c)
         done, gap = minimise_curved(
             (problem.design.n_samples, n, d, c, limit.size, *columns.sizes),
             *columns.X,
+            center,
             np.ascontiguousarray(problem.Y.T),
             problem.weight,
             limit,
-            np.array(self.origin.F.T, order="C"),
+            np.ascontiguousarray(self.origin.F.T),
             Z,
             move,
             problem.intercept,
             target,
         )
         self.best, self.best_b = Z.transpose(0, 2, 1), self.origin.b + move
-        if problem.center is not None and not columns.centered:
-            change = self.best - self.Z0
-            self.best_b += problem.center[self.groups].ravel() @ change.reshape(n * d, c)
         self.least = gap * self.value  # an estimate: the next certificate tells
         return bool(done)

@@ -1,0 +1,322 @@
+/* Intercepts of a logistic loss (c = 1), or of a softmax, compiled: what weighted.py says in NumPy.
+
+   Samples' numbers are (c, N). */
+
+#include "../_compiled.h"
+#include "../_intercepts.h"
+#include "../_losses.h"
+#include <stdlib.h>
+
+#define STEPS 100
+#define HALVINGS 60
+#define ROUNDING 1e-14
+#define BALANCED 1e-9 /* part of a slope's terms that counts as none: the loss is off by its square */
+
+typedef struct {
+    Py_ssize_t N, c;
+    const double *Y, *weight;
+    double *F, *value, *V, *P; /* (c, N), but value (N,) */
+    double *bend;              /* (c, c) */
+} Expansion;
+
+typedef struct {
+    double loss, *slope, *size; /* weighted sums: minus the slope, and the size of its terms */
+} Sums;
+
+/* The loss at scores S + b, and sums over samples. */
+VECTORISED static void expand(const Expansion *at, const double *S, const double *b, Sums *sums)
+{
+    const Py_ssize_t N = at->N;
+    const double *a = at->weight, *value = at->value;
+    double loss = 0;
+    for (Py_ssize_t l = 0; l < at->c; l++) {
+        const double *s = S + l * N, by = b[l];
+        double *f = at->F + l * N;
+#pragma omp simd
+        for (Py_ssize_t i = 0; i < N; i++)
+            f[i] = s[i] + by;
+    }
+    if (at->c == 1)
+        expand_logistic(N, at->F, at->Y, at->value, at->V, at->P);
+    else
+        expand_all_softmax(N, at->c, at->F, at->Y, at->value, at->V, at->P);
+#pragma omp simd reduction(+ : loss)
+    for (Py_ssize_t i = 0; i < N; i++)
+        loss += a[i] > 0 ? a[i] * value[i] : 0;
+    sums->loss = loss;
+    for (Py_ssize_t l = 0; l < at->c; l++) {
+        const double *v = at->V + l * N;
+        double slope = 0, size = 0;
+#pragma omp simd reduction(+ : slope, size)
+        for (Py_ssize_t i = 0; i < N; i++) {
+            slope += a[i] * v[i];
+            size += a[i] * fabs(v[i]);
+        }
+        sums->slope[l] = slope, sums->size[l] = size;
+    }
+}
+
+VECTORISED static double dot(Py_ssize_t size, const double *x, const double *y)
+{
+    double total = 0;
+#pragma omp simd reduction(+ : total)
+    for (Py_ssize_t i = 0; i < size; i++)
+        total += x[i] * y[i];
+    return total;
+}
+
+/* sum_i a_i p_i q_i */
+VECTORISED static double product(Py_ssize_t N, const double *a, const double *p, const double *q)
+{
+    double total = 0;
+#pragma omp simd reduction(+ : total)
+    for (Py_ssize_t i = 0; i < N; i++)
+        total += a[i] * p[i] * q[i];
+    return total;
+}
+
+/* The factor of intercepts' curvature; 0 where there is none. */
+static int bend(const Expansion *at)
+{
+    const Py_ssize_t N = at->N, c = at->c;
+    memset(at->bend, 0, c * c * sizeof *at->bend);
+    if (c == 1)
+        at->bend[0] = dot(N, at->weight, at->P);
+    for (Py_ssize_t l = 0; l < c; l++)
+        for (Py_ssize_t m = 0; m < l; m++) {
+            const double both = product(N, at->weight, at->P + l * N, at->P + m * N);
+            at->bend[l * c + l] += both;
+            at->bend[m * c + m] += both;
+            at->bend[l * c + m] = -both;
+        }
+    return factorise(c, at->bend);
+}
+
+/* The step that takes slopes to zero, to first order: it has no common part. */
+static void newton(const Expansion *at, const double *slope, double *step)
+{
+    double mean = 0;
+    memcpy(step, slope, at->c * sizeof *step);
+    solve(at->c, at->bend, step, 1);
+    solve_back(at->c, at->bend, step);
+    for (Py_ssize_t l = 0; l < at->c && at->c > 1; l++)
+        mean += step[l] / at->c;
+    for (Py_ssize_t l = 0; l < at->c; l++)
+        step[l] -= mean;
+}
+
+static int is_balanced(Py_ssize_t c, const Sums *at)
+{
+    int balanced = 1;
+    for (Py_ssize_t l = 0; l < c; l++)
+        balanced &= fabs(at->slope[l]) <= BALANCED * at->size[l];
+    return balanced;
+}
+
+/* b = the intercepts at which the loss of scores S + b is least, by damped steps of Newton's method;
+   0 where there is no curvature. `room` is for 6 c numbers. */
+static int settle(const Expansion *at, const double *S, double *b, double *room)
+{
+    const Py_ssize_t c = at->c;
+    double *step = room, *to = room + c;
+    Sums here = {0, room + 2 * c, room + 3 * c}, there = {0, room + 4 * c, room + 5 * c};
+    expand(at, S, b, &here);
+    for (int steps = 0; steps < STEPS && !is_balanced(c, &here); steps++) {
+        int bad = 1;
+        if (!bend(at))
+            return 0;
+        newton(at, here.slope, step);
+        for (int halvings = 0; bad && halvings < HALVINGS; halvings++) {
+            for (Py_ssize_t l = 0; l < c; l++)
+                to[l] = b[l] + step[l];
+            expand(at, S, to, &there);
+            bad = 0;
+            for (Py_ssize_t l = 0; l < c; l++) /* less of a move where neither has become less */
+                if (there.loss > here.loss + ROUNDING * fabs(here.loss) &&
+                    fabs(there.slope[l]) > 0.5 * fabs(here.slope[l]))
+                    step[l] *= 0.5, bad = 1;
+        }
+        if (bad)
+            break;
+        memcpy(b, to, c * sizeof *b);
+        const Sums last = here;
+        here = there, there = last;
+    }
+    return 1;
+}
+
+/* V of the expansion weighted, and made to sum to zero by steps of intercepts along its curvature,
+   that add up in `step`; 0 where there is none. A second round removes the rounding of the first.
+   `room` is for 2 c numbers. */
+VECTORISED static int balance(const Expansion *at, int rounds, double *out, double *step,
+                              double *room)
+{
+    const Py_ssize_t N = at->N, c = at->c;
+    const double *a = at->weight;
+    double *slope = room, *more = room + c;
+    if (rounds > 0 && !bend(at))
+        return 0;
+    for (Py_ssize_t l = 0; l < c; l++)
+        for (Py_ssize_t i = 0; i < N; i++)
+            out[l * N + i] = a[i] * at->V[l * N + i];
+    for (int round = 0; round < rounds; round++) {
+        for (Py_ssize_t l = 0; l < c; l++)
+            slope[l] = sum(N, out + l * N);
+        newton(at, slope, more);
+        memset(at->value, 0, N * sizeof *at->value); /* what outputs move on average */
+        for (Py_ssize_t l = 0; l < c && c > 1; l++)
+            for (Py_ssize_t i = 0; i < N; i++)
+                at->value[i] += at->P[l * N + i] * more[l];
+        for (Py_ssize_t l = 0; l < c; l++) {
+            const double *p = at->P + l * N, by = more[l];
+            double *v = out + l * N;
+            for (Py_ssize_t i = 0; i < N; i++)
+                v[i] -= a[i] * p[i] * (by - at->value[i]);
+            step[l] += by;
+        }
+    }
+    return 1;
+}
+
+/* V (c, N) within the domain of the conjugate; 0 where it was beyond by more than rounding. */
+VECTORISED static int confine(const Expansion *at, const double *V, double *out)
+{
+    const Py_ssize_t N = at->N, c = at->c;
+    const int joint = c > 1;
+    double far = 0;
+    for (Py_ssize_t l = 0; l < c; l++) {
+        const double *v = V + l * N, *y = at->Y + l * N, *a = at->weight;
+        double *to = out + l * N;
+#pragma omp simd reduction(+ : far)
+        for (Py_ssize_t i = 0; i < N; i++) {
+            const double above = joint ? y[i] : y[i] > 0 ? 1 : 0, low = a[i] * (above - 1);
+            const double top = a[i] * above, lift = v[i] < low ? low : v[i];
+            to[i] = lift > top ? top : lift;
+            far += fabs(to[i] - v[i]) <= ROUNDING * a[i] ? 0 : 1;
+        }
+    }
+    for (Py_ssize_t i = 0; i < N && c > 1; i++) { /* as is assumed of their correlations */
+        double others = 0;
+        for (Py_ssize_t l = 0; l < c - 1; l++)
+            others += out[l * N + i];
+        out[(c - 1) * N + i] = -others;
+    }
+    return far == 0;
+}
+
+/* Arrays of Python ----------------------------------------------------------------------------- */
+
+/* Arrays of so many numbers, those from `writable` on to be written, and memory: of `parts` (N,),
+   then of what has no samples. */
+static int prepare(Expansion *at, int count, PyObject **given, Py_buffer *views,
+                   const Py_ssize_t *sizes, int writable, Py_ssize_t parts, double **numbers)
+{
+    const Py_ssize_t N = at->N, c = at->c;
+    void *of[5];
+    if (N < 1 || c < 1) {
+        PyErr_SetString(PyExc_ValueError, "Sizes are out of range.");
+        return 0;
+    }
+    if (!get_arrays(count, given, views, of, "ddddd", sizes, writable))
+        return 0;
+    double *next = *numbers = malloc((parts * N + c * c + 6 * c) * sizeof *next);
+    if (next == NULL) {
+        release(count, views);
+        PyErr_NoMemory();
+        return 0;
+    }
+    at->bend = next + parts * N;
+    at->value = next, next += N;
+    at->F = next, at->V = next + c * N, at->P = next + 2 * c * N; /* if there are so many parts */
+    return 1;
+}
+
+static PyObject *finish(int done, int count, Py_buffer *views, double *numbers)
+{
+    free(numbers);
+    release(count, views);
+    return PyBool_FromLong(done);
+}
+
+static PyObject *best(PyObject *self, PyObject *args)
+{
+    PyObject *given[4];
+    Py_buffer views[4];
+    Expansion at;
+    double *numbers;
+    int done;
+    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, given, given + 1, given + 2, given + 3))
+        return NULL;
+    const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.c};
+    if (!prepare(&at, 4, given, views, sizes, 3, 3 * at.c + 1, &numbers))
+        return NULL;
+    at.Y = views[1].buf, at.weight = views[2].buf;
+    Py_BEGIN_ALLOW_THREADS
+    done = settle(&at, views[0].buf, views[3].buf, at.bend + at.c * at.c);
+    Py_END_ALLOW_THREADS
+    return finish(done, 4, views, numbers);
+}
+
+static PyObject *balanced(PyObject *self, PyObject *args)
+{
+    PyObject *given[5];
+    Py_buffer views[5];
+    Expansion at;
+    double *numbers;
+    int rounds, done;
+    if (!PyArg_ParseTuple(args, "(nn)iOOOOO", &at.N, &at.c, &rounds, given, given + 1, given + 2,
+                          given + 3, given + 4))
+        return NULL;
+    const Py_ssize_t all = at.N * at.c, sizes[5] = {all, all, at.N, all, at.c};
+    if (!prepare(&at, 5, given, views, sizes, 3, 1, &numbers))
+        return NULL;
+    at.V = views[0].buf, at.P = views[1].buf, at.weight = views[2].buf;
+    Py_BEGIN_ALLOW_THREADS
+    done = balance(&at, rounds, views[3].buf, views[4].buf, at.bend + at.c * at.c);
+    Py_END_ALLOW_THREADS
+    return finish(done, 5, views, numbers);
+}
+
+static PyObject *confined(PyObject *self, PyObject *args)
+{
+    PyObject *given[4];
+    Py_buffer views[4];
+    Expansion at;
+    double *numbers;
+    int done;
+    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, given, given + 1, given + 2, given + 3))
+        return NULL;
+    const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.N * at.c};
+    if (!prepare(&at, 4, given, views, sizes, 3, 0, &numbers))
+        return NULL;
+    at.Y = views[1].buf, at.weight = views[2].buf;
+    Py_BEGIN_ALLOW_THREADS
+    done = confine(&at, views[0].buf, views[3].buf);
+    Py_END_ALLOW_THREADS
+    return finish(done, 4, views, numbers);
+}
+
+static PyMethodDef methods[] = {
+    {"best", best, METH_VARARGS,
+     "best((N, c), S, Y, weight, b) -> whether there is curvature\n\n"
+     "b (c,), in place, becomes the intercept at which the loss of scores S + b is least."},
+    {"balanced", balanced, METH_VARARGS,
+     "balanced((N, c), rounds, V, P, weight, out, step) -> whether there is curvature\n\n"
+     "out (c, N) = V weighted, and made to sum to zero; steps of intercepts are added to `step`."},
+    {"confined", confined, METH_VARARGS,
+     "confined((N, c), V, Y, weight, out) -> whether nothing but rounding was beyond\n\n"
+     "out (c, N) = V within bounds."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_intercepts", "Intercepts of curved losses, compiled.", 0, methods,
+    slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__intercepts(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,15 @@
+from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+
+def best(shape: Shape, S: NDArray, Y: NDArray, weight: NDArray, b: NDArray) -> bool: ...
+def balanced(
+    shape: Shape,
+    rounds: int,
+    V: NDArray,
+    P: NDArray,
+    weight: NDArray,
+    out: NDArray,
+    step: NDArray,
+) -> bool: ...
+def confined(shape: Shape, V: NDArray, Y: NDArray, weight: NDArray, out: NDArray) -> bool: ...

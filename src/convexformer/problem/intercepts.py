@@ -1,0 +1,55 @@
+"""Intercepts of a logistic loss, or of a softmax, compiled; None where it is left to NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .losses import Logistic, Loss, Softmax
+
+try:
+    from . import _intercepts
+
+    COMPILED = True
+except ImportError:  # then NumPy does the same
+    COMPILED = False
+
+Array = NDArray[np.float64]
+
+MOST_OUTPUTS = 16  # beyond which large products are quicker
+
+
+def suit(loss: Loss, *arrays: Array) -> bool:
+    """Whether compiled code is for this loss of arrays ``(N, c)``, as they lie in memory."""
+    c = arrays[0].shape[1]
+    if not COMPILED or c > MOST_OUTPUTS or len(arrays[0]) == 0:
+        return False
+    known = isinstance(loss, Softmax) if c > 1 else isinstance(loss, Logistic)
+    return known and all(A.flags.f_contiguous for A in arrays)
+
+
+def best(loss: Loss, S: Array, Y: Array, weight: Array, b: Array) -> Array | None:
+    """The intercept at which the loss of scores ``S + b`` is least, from `b` on."""
+    b = b.copy()
+    if not suit(loss, S, Y) or not _intercepts.best(S.shape, S.T, Y.T, weight, b):
+        return None
+    return b
+
+
+def balanced(
+    loss: Loss, V: Array, P: Array, weight: Array, rounds: int
+) -> tuple[Array, Array] | None:
+    """`V` weighted, made to sum to zero by steps of intercepts along curvature `P`; and these."""
+    if not suit(loss, V, P):
+        return None
+    out, step = np.empty(V.shape, order="F"), np.zeros(V.shape[1])
+    found = _intercepts.balanced(V.shape, rounds, V.T, P.T, weight, out.T, step)
+    return (out, step) if found else None
+
+
+def confined(loss: Loss, V: Array, Y: Array, weight: Array) -> Array | None:
+    """`V` within the bounds of the loss, where nothing but rounding is beyond."""
+    if not suit(loss, V, Y):
+        return None
+    out = np.empty(V.shape, order="F")
+    return out if _intercepts.confined(V.shape, V.T, Y.T, weight, out.T) else None
