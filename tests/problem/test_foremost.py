@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from convexformer.problem import PENALTIES, Problem, Squared, TokenDesign, problem
+from convexformer.problem import PENALTIES, Problem, Squared, TokenDesign, dual
 from convexformer.problem.foremost import foremost
 
 EVERYTHING = np.arange(12)
@@ -60,7 +60,7 @@ def test_beta_max_is_the_same_by_either_way(penalty, monkeypatch):
     X, Y = data()
     weights = np.linspace(1.5, 0.5, 12)
     whole = Problem(TokenDesign(X), Squared(), PENALTIES[penalty](weights), Y).beta_max
-    monkeypatch.setattr(problem, "MOST_KEPT", 0)
+    monkeypatch.setattr(dual, "MOST_KEPT", 0)
     assert Problem(
         TokenDesign(X), Squared(), PENALTIES[penalty](weights), Y
     ).beta_max == pytest.approx(whole, rel=1e-13)

@@ -304,7 +304,7 @@ def test_samples_without_weight_do_not_silence_the_others():
 
 
 def test_noise_is_judged_of_the_foremost_tokens_where_all_are_too_many(monkeypatch):
-    monkeypatch.setattr("convexformer.problem.problem.MOST_KEPT", 0)  # as if they were
+    monkeypatch.setattr("convexformer.problem.dual.MOST_KEPT", 0)  # as if they were
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 10, 4)).astype(np.float32)
     y = X[:, 1, :1] + rng.normal(size=(2000, 1))

@@ -2,11 +2,12 @@
 
 from .certificate import Certificate
 from .designs import Design
+from .dual import DualPoint
 from .gated import GatedDesign, Gates
 from .losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from .offsets import OffsetDesign, Offsets
 from .penalties import PENALTIES, Nuclear, Penalty, Token, TokenOutput
-from .problem import DualPoint, Problem
+from .problem import Problem
 from .tokens import TokenDesign
 
 __all__ = [
