@@ -87,10 +87,12 @@ FACTOR ?= 2.5
 bench: $(DEV) $(PEERS)  ## Race every peer to the same gap; FRESH=--fresh measures anew, half an hour
 	$(BENCH).check
 	$(BENCH).run --grid standard --factor $(FACTOR) $(FRESH)
+	$(BENCH).floor
 	$(BENCH).page
 
 bench-quick: $(DEV) $(PEERS)  ## The same on small cells, in two minutes
 	$(BENCH).run --grid quick --fresh
+	$(BENCH).floor
 	$(BENCH).page
 
 bench-large: $(DEV) $(PEERS)  ## BERT size and real activations, ours alone, on two threads

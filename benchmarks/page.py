@@ -71,7 +71,9 @@ beside what ours took; where no peer arrived it is their limit that hides the go
 row. A certified solution takes three passes, as a rule: correlations of the targets, then scores
 and correlations of what is returned (a point of a path the latter two; of many narrow rows one pass
 may do for all). Where X has less than a million entries it is not passes that take the time but
-calls, some 10 µs each. The last column says what the goal would ask for.
+calls, some µs each. *Checking* is what it takes to build the problem and to certify an answer that
+is known already (`python -m benchmarks.floor`): finding it may take the rest. The last column says
+what the goal would ask for.
 
 """
 FEW_PASSES = 5  # hardly more than a certificate's
@@ -97,7 +99,8 @@ def render(folder: Path = RESULTS) -> str:
         if any(cell.peers for cell in cells):
             parts.append(f"![Seconds to the gap, by cell and contestant](images/race-{grid}.svg)\n")
         parts += [_main_table(cells, results["speeds"]), _large_notes(cells)]
-        parts.append(_short_of_goal(cells, results["speeds"]))
+        floors = (read("floor", folder) or {"seconds": {}})["seconds"].get(grid, {})
+        parts.append(_short_of_goal(cells, results["speeds"], floors))
         if any(cell.peers for cell in cells):
             parts += ["### Everyone\n", _everyone(cells), "### On the way\n", _on_the_way(cells)]
             parts += ["### First calls\n", _first_calls(cells), _unfit(cells)]
@@ -177,7 +180,9 @@ def _main_table(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
     return table(head, rows)
 
 
-def _short_of_goal(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
+def _short_of_goal(
+    cells: Sequence[CellSummary], speeds: dict[str, Any], floors: Mapping[str, float]
+) -> str:
     """What the goal would leave time for, where it was missed."""
     rows = []
     for cell in cells:
@@ -188,6 +193,7 @@ def _short_of_goal(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
             [
                 cell.name,
                 _plain(1e3 * cell.allowed),
+                _plain(1e3 * floors[cell.name]) if cell.name in floors else "",
                 *(_plain(time / each) for time in (cell.allowed, took) for each in limits),
                 _asked(cell, cell.allowed / limits[0], cell.allowed / limits[1]),
             ]
@@ -195,8 +201,8 @@ def _short_of_goal(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
     if not rows:
         return ""
     head = [
-        "cell", "the goal allows, ms", "passes over X", "matrices", "ours: passes", "matrices",
-        "that is",
+        "cell", "the goal allows, ms", "checking, ms", "passes over X", "matrices",
+        "ours: passes", "matrices", "that is",
     ]  # fmt: skip
     return SHORT + table(head, rows)
 

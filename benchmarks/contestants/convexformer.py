@@ -28,14 +28,18 @@ def prepare(task: Task) -> Task:
 
 
 def solve(task: Task, setting: dict[str, Any]) -> Solutions:
-    from convexformer import problem as p
     from convexformer.solvers import solve_path
+
+    path = solve_path(problem_of(task), task.betas, tol=setting["tol"])
+    return [(solution.Z, solution.intercept) for solution in path]
+
+
+def problem_of(task: Task) -> Any:
+    from convexformer import problem as p
 
     losses: dict[str, Any] = {"squared": p.Squared, "logistic": p.Logistic, "softmax": p.Softmax}
     design: Any = p.TokenDesign(task.X)
     if task.gates is not None:
         design = p.GatedDesign(design, task.gates)
     loss, penalty = losses[task.loss](), p.PENALTIES[task.penalty]()
-    problem = p.Problem(design, loss, penalty, task.Y, intercept=task.intercept)
-    path = solve_path(problem, task.betas, tol=setting["tol"])
-    return [(solution.Z, solution.intercept) for solution in path]
+    return p.Problem(design, loss, penalty, task.Y, intercept=task.intercept)

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from benchmarks import check, page, run, scaling
+from benchmarks import check, floor, page, run, scaling
 from benchmarks.cells import GRIDS, PATH, gated, made
 from benchmarks.contestants import NAMES, contestant
 from benchmarks.objective import GAPS, Cell, Task
@@ -75,6 +75,19 @@ def test_standings_follow_from_runs(results):
             one["gap"], one["cpu"] = 1e-3, 7.0
     lower = summarise("one/0.1", record)
     assert lower.best is None and lower.ratio == pytest.approx(7.0 / cell.ours.seconds)
+
+
+def test_what_checking_an_answer_takes_is_on_the_page(results, tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "quick", _tiny_grid)
+    (tmp_path / "quick.json").write_text((results / "quick.json").read_text())
+    missed = floor.short_of_goal("quick", tmp_path)
+    assert "gated/0.2" in missed
+    floor.main(["--results", str(tmp_path)])
+    found = read("floor", tmp_path)["seconds"]
+    assert sorted(found["quick"]) == sorted(missed) and found["standard"] == {}
+    assert all(0 < took < 1 for took in found["quick"].values())
+    row = rf"\| gated/0\.2 \| 1e-06 \| {1e3 * found['quick']['gated/0.2']:.2g} \| "
+    assert re.search(row, page.render(tmp_path))
 
 
 def test_the_page_names_every_cell_and_every_loss(results, tmp_path):
