@@ -33,6 +33,8 @@ LEEWAY = 30.0  # seconds of processor time past its limit after which a run ends
 class OutOfTimeError(Exception):
     """The processor time of a run is spent."""
 
+    raised = False  # packages may catch it, or fail in other words
+
 
 def main(name: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
@@ -58,12 +60,13 @@ def _answer(answers: TextIO, **words: Any) -> None:
 
 
 def _alarm(*_: Any) -> None:
+    OutOfTimeError.raised = True
     raise OutOfTimeError
 
 
 def _run(module: Any, prepared: Any, command: dict[str, Any]) -> dict[str, Any]:
     """Times of one call, or why it failed. Packages that hold the GIL end by the parent's kill."""
-    failed = ""
+    failed, OutOfTimeError.raised = "", False
     _end_after(command["limit"] + LEEWAY)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,14 +76,14 @@ def _run(module: Any, prepared: Any, command: dict[str, Any]) -> dict[str, Any]:
             while calls == 0 or (command["again"] and time.perf_counter() < wall + SHORT):
                 found = module.solve(prepared, command["setting"])
                 calls += 1
-        except OutOfTimeError:
-            failed = "out of time"
         except Exception as error:  # a peer's failure is a result, not an end
             failed = f"{type(error).__name__}: {error}"[:200]
         finally:
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             wall, cpu = wall / max(calls, 1), cpu / max(calls, 1)
             signal.setitimer(signal.ITIMER_PROF, 0)
+    if OutOfTimeError.raised:
+        failed = "out of time"
     if not failed:
         Z, b = (np.stack(parts) for parts in zip(*found, strict=True))
         np.savez(command["out"], Z=Z, b=b)

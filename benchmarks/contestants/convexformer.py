@@ -20,7 +20,9 @@ def sweeps(task: Task) -> list[list[dict[str, Any]]]:
 
 
 def load() -> None:
-    import convexformer.solvers  # noqa: F401
+    """What users import, scikit-learn included, though `solve_path` alone is timed."""
+    import convexformer.solvers
+    from convexformer import ConvexAttentionRegressor  # noqa: F401
 
 
 def prepare(task: Task) -> Task:
