@@ -21,7 +21,6 @@ def sweeps(task: Task) -> list[list[dict[str, Any]]]:
 
 def load() -> None:
     """What users import, scikit-learn included, though `solve_path` alone is timed."""
-    import convexformer.solvers
     from convexformer import ConvexAttentionRegressor  # noqa: F401
 
 

@@ -124,6 +124,14 @@ def test_bad_tables_are_named(table, tmp_path, alter, options, message):
         read_samples(tmp_path / "bad.csv", "y", **options)
 
 
+def test_rows_longer_than_the_header_are_told_not_shifted(tmp_path):
+    (tmp_path / "long.csv").write_text("a,y\n1,2,3\n4,5,6\n")
+    with pytest.raises(InputError, match="more values than its header has names"):
+        read_samples(tmp_path / "long.csv", "y")
+    (tmp_path / "comma.csv").write_text("a,y\n1,2,\n4,5,\n")  # nothing after the last comma
+    assert read_samples(tmp_path / "comma.csv", "y").y.tolist() == [2, 5]
+
+
 def test_bad_files_are_named(npz, csv, tmp_path):
     with pytest.raises(InputError, match=r"no file .*none\.npz"):
         read_samples(tmp_path / "none.npz", "y")

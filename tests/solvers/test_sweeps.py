@@ -520,3 +520,14 @@ def test_a_path_keeps_its_tokens(monkeypatch):
     betas = problem.beta_max * np.geomspace(1.0, 0.05, 12)
     assert all(s.converged for s in solve_path(problem, betas))
     assert len(read) == len(set(read))
+
+
+def test_tokens_of_more_channels_than_samples_are_left_to_newton(monkeypatch):
+    """Their own Gram matrices would be larger than they are."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 6, 300))
+    problem = Problem(
+        TokenDesign(X), Squared(), TokenOutput(), X[:, 0, :1] + rng.normal(size=(40, 1))
+    )
+    monkeypatch.setattr(sweeps.Tokens, "of", lambda *_: pytest.fail("tokens were prepared"))
+    assert solve(problem, 0.1 * problem.beta_max).converged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,17 @@ def read_frame(path: Path, kind: str) -> Any:
     import pandas as pd
 
     try:
-        frame = pd.read_parquet(path) if kind in PARQUET else pd.read_csv(path, sep=TABLES[kind])
+        if kind in PARQUET:
+            frame = pd.read_parquet(path)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                # Without False rows that are too long would lend their first value to an index.
+                frame = pd.read_csv(path, sep=TABLES[kind], index_col=False)
+    except pd.errors.ParserWarning as error:
+        raise InputError(
+            f"{path} has rows with more values than its header has names: name every column."
+        ) from error
     except Exception as error:  # pandas and pyarrow raise a dozen kinds for a file they cannot read
         raise InputError(f"{path} cannot be read: {error}.") from error
     frame.columns = [str(name) for name in frame.columns]

@@ -227,7 +227,9 @@ def _longest(grams: Floats) -> Array:
 
 
 def suit(problem: Problem) -> bool:
-    """Whether sweeps are for this problem."""
+    """Whether sweeps are for this problem: not where Gram matrices of tokens outgrow X."""
+    if problem.design.dim > problem.design.n_samples:
+        return False
     few = problem.n_outputs <= (MOST_OUTPUTS // 2 if problem.separable else MOST_OUTPUTS)
     return few and problem.loss.quadratic and problem.penalty.euclidean
 
