@@ -28,9 +28,14 @@ coefficients by code that is nobody's solver. A cell is won by the shortest time
 or to the gap that stands beside it.
 
 In short: in most cells with correlated tokens and a penalty that is not strong, and where outputs
-are many, no peer arrives; elsewhere the best one is often within a factor of two or three. Cells in
-which a peer is ahead are listed as lost, those in which ours is not as far ahead as it was meant to
-be as short of the goal.
+are many, no peer arrives within some 12 times the time that ours takes; elsewhere the best one is
+often within a factor of two to four. Cells in which a peer is ahead are listed as lost, those in
+which ours is not as far ahead as it was meant to be as short of the goal.
+
+**Repeat it** in a clone: `make bench-quick` (two minutes once peers are installed, in environments
+of their own) or `make bench FRESH=--fresh` (half an hour; with `FACTOR=12.5` peers have as long as
+here, an hour). Both write results to `benchmarks/results`, and this page anew. Ratios differ by
+processor: on one without AVX-512 those of small and medium problems were lower.
 
 **Cells** are a problem and a fraction of beta_max. *i*, *ii*, *iii* are made data of growing size,
 the first with independent, the others with correlated tokens; *_log* has a logistic loss, *_b* an
@@ -44,45 +49,42 @@ fixed gates, *scalar* has tokens of one channel, *path* is 30 values of beta. *h
 beta_max or less, twice elsewhere, three times for paths, twenty for softmax on data of the package;
 or so many seconds.
 
-- **Time** is processor time of the call on arrays in memory, on one thread for everyone (cells of
-  `make bench-large`: wall time, two threads). Peers get the memory layout they like best for
-  nothing (adelie X that is mostly zero, *hla* and *peptides*, also as a sparse matrix); ours pays
-  for building its problem. Median of interleaved repetitions, with their range.
+- **Time** is processor time of the call on arrays in memory, ours of `solve_path` (estimators check
+  their input besides), on one thread for everyone (cells of `make bench-large`: wall time, two
+  threads). Peers get the memory layout they like best for nothing (adelie X that is mostly zero,
+  *hla* and *peptides*, also as a sparse matrix); ours pays for building its problem. Median of
+  interleaved repetitions, with their range.
 - **Settings** of peers are swept from loose to tight; the fastest run that meets the gap counts,
   and all are in the results. A peer's run may take some 12 times as long as ours or longer (4 to
   5 times on paths ii and iii; 2.5 where `make bench` is left as it is), but 3 s at least and 60 s
   at most: the column *peers' limit*. No run begins once a sweep has taken 1.3 times that.
-- **First call**: wall time of one call in a fresh process, beside that of importing. What is
-  compiled of ours is so when it is installed, not then.
+- **First call**: wall time of one call in a fresh process, beside that of importing (of ours with
+  estimators, so scikit-learn). What is compiled of ours is so when it is installed, not then.
 - **By value**: some runs have an objective within the gap of the optimum while their residuals do
   not show it. Their time stands in this column, the kindest reading; by it a peer is ahead in some
   cells that ours wins.
 - **Physics**: reading X once, and forming one second-order matrix of the tokens in use, at the
   measured speed of the machine.
 - A ratio with > is a lower bound: no peer arrived, and it is the time after which the first of them
-  had tried everything, or was stopped, over ours. *failed*: nothing to judge, or an error
-  of the peer's; – : does not take part.
+  had tried everything, or was stopped, over ours. *time*: every run was stopped; *failed*: nothing
+  to judge, or an error of the peer's; – : does not take part.
+- **Short of the goal**: what the goal would leave time for, in passes over X or second-order
+  matrices of the tokens in use, beside what ours took; where no peer arrived it is their limit that
+  hides the goal, and there is no row. A certified solution takes three passes, as a rule:
+  correlations of the targets, then scores and correlations of what is returned (a point of a path
+  the latter two; of many narrow rows one pass may do for all). Where X has less than a million
+  entries it is not passes that take the time but calls, some µs each. *Checking* is what it takes
+  to build the problem and to certify an answer that is known already (`python -m
+  benchmarks.floor`): finding it may take the rest. The last column says what the goal asks for.
 """
 
-SHORT = """### Short of the goal
-
-What the goal would leave time for: passes over X, or second-order matrices of the tokens in use,
-beside what ours took; where no peer arrived it is their limit that hides the goal, and there is no
-row. A certified solution takes three passes, as a rule: correlations of the targets, then scores
-and correlations of what is returned (a point of a path the latter two; of many narrow rows one pass
-may do for all). Where X has less than a million entries it is not passes that take the time but
-calls, some µs each. *Checking* is what it takes to build the problem and to certify an answer that
-is known already (`python -m benchmarks.floor`): finding it may take the rest. The last column says
-what the goal would ask for.
-
-"""
 FEW_PASSES = 5  # hardly more than a certificate's
 SMALL_X = 1e6  # entries
 
 GRIDS = {
     "standard": ("The grid", "make bench"),
     "large": ("BERT size and real activations", "make bench-large"),
-    "quick": ("Two minutes", "make bench-quick"),
+    "quick": ("The quick grid", "make bench-quick"),
 }
 
 
@@ -202,9 +204,9 @@ def _short_of_goal(
         return ""
     head = [
         "cell", "the goal allows, ms", "checking, ms", "passes over X", "matrices",
-        "ours: passes", "matrices", "that is",
+        "ours: passes", "matrices", "the goal asks for",
     ]  # fmt: skip
-    return SHORT + table(head, rows)
+    return "### Short of the goal\n\n" + table(head, rows)
 
 
 def _asked(cell: CellSummary, passes: float, matrices: float) -> str:
@@ -250,8 +252,14 @@ def _peer(cell: CellSummary) -> str:
     near = min(cell.peers, key=lambda peer: peer.reached, default=None)
     if near is None:
         return ""
-    how = "failed" if near.reached == float("inf") else f"gap {near.reached:.0e}"
-    return f"none ({near.name}: {how})"
+    return f"none ({near.name}: {_how_far(near)})"
+
+
+def _how_far(one: Standing) -> str:
+    """Of a contestant that did not arrive."""
+    if one.reached < float("inf"):
+        return f"gap {one.reached:.0e}"
+    return "time" if one.only_stopped else "failed"
 
 
 def _by_value(cell: CellSummary) -> str:
@@ -281,7 +289,7 @@ def _everyone(cells: Sequence[CellSummary]) -> str:
             if one is None:
                 row.append("–")
             elif one.seconds is None:
-                row.append("failed" if one.reached == float("inf") else f"gap {one.reached:.0e}")
+                row.append(_how_far(one))
             else:
                 row.append(f"{one.seconds:.3g}")
         rows.append([cell.name, *row])
@@ -316,7 +324,10 @@ def _unfit(cells: Sequence[CellSummary]) -> str:
     for cell in cells:
         for name, why in cell.facts["unfit"].items():
             reasons.setdefault((name, why), []).append(cell.name)
-    lines = [f"- {name}, {len(found)} cells: {why}" for (name, why), found in reasons.items()]
+    lines = [
+        f"- {name}, {len(found)} {'cell' if len(found) == 1 else 'cells'}: {why}"
+        for (name, why), found in reasons.items()
+    ]
     return "Who did not take part, and why:\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 

@@ -28,6 +28,7 @@ class Standing:
     loading: float | None  # importing, there
     reached: float  # smallest gap of all runs
     stopped: float  # seconds of the longest run
+    only_stopped: bool  # whether every run was
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ def _standing(name: str, runs: list[Run], gap: float, bound: Any, clock: str) ->
         first.loading if first else None,
         min((run.gap for run in runs), default=np.inf),
         max((getattr(run, clock) for run in runs if not run.first), default=0.0),
+        all(run.failed == "out of time" for run in runs),
     )
 
 

@@ -101,9 +101,10 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         targets, or X all zero) every beta gives ``Z = 0`` with gap 0.
     beta_scale : {"relative", "absolute"}, default="relative"
         "absolute": `beta` is :math:`\beta` itself.
-    penalty : {"token-output", "token"}, default="token-output"
-        Whether each output chooses its tokens, or all outputs share them:
-        :math:`\beta \sum_k w_k \|Z_k\|_F`.
+    penalty : {"token-output", "token", "nuclear"}, default="token-output"
+        Whether each output chooses its tokens, or all outputs share them,
+        :math:`\beta \sum_k w_k \|Z_k\|_F`, also with few directions of each,
+        :math:`\beta \sum_k w_k \|Z_k\|_*`, which is plain weight decay.
     loss : {"squared", "huber", "poisson"}, default="squared"
         :math:`\frac12 (f - y)^2`; Huber's loss; or half the Poisson deviance of counts with mean
         :math:`e^f`, which `predict` returns.
@@ -263,9 +264,10 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         every beta gives ``Z = 0`` with gap 0.
     beta_scale : {"relative", "absolute"}, default="relative"
         "absolute": `beta` is :math:`\beta` itself.
-    penalty : {"token-output", "token"}, default="token-output"
-        Whether each output chooses its tokens, or all outputs share them:
-        :math:`\beta \sum_k w_k \|Z_k\|_F`.
+    penalty : {"token-output", "token", "nuclear"}, default="token-output"
+        Whether each output chooses its tokens, or all outputs share them,
+        :math:`\beta \sum_k w_k \|Z_k\|_F`, also with few directions of each,
+        :math:`\beta \sum_k w_k \|Z_k\|_*`, which is plain weight decay.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     refit : bool or float, default=False
