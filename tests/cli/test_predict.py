@@ -55,3 +55,9 @@ def test_models_of_positions_are_explained_but_predict_no_table(
         error = run("predict", saved, npz, "--out", file, code=2).stderr
         assert f"this model ({what}) predicts every position" in error
     assert not file.exists()
+
+
+def test_predictions_are_not_called_what_they_are_not(run, npz, tmp_path):
+    run("fit", npz, "--target", "y", "--out", tmp_path / "m.safetensors")
+    error = run("predict", tmp_path / "m.safetensors", npz, "--out", tmp_path / "p.xlsx", code=2)
+    assert "name it .csv, not p.xlsx" in error.stderr and not (tmp_path / "p.xlsx").exists()

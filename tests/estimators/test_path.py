@@ -187,3 +187,10 @@ def test_what_an_estimator_excludes(X, y):
         attention_path(X, y, estimator=make_pipeline(ConvexAttentionRegressor()))
     with pytest.raises(ValueError, match="certified solutions and is not refitted"):
         attention_path(X, y, estimator=ConvexAttentionRegressor(refit=True))
+
+
+def test_truth_is_no_number():
+    X = np.random.default_rng(0).normal(size=(30, 3, 2))
+    with pytest.raises(ValueError, match="pass task='classification'"):
+        attention_path(X, X[:, 0, 0] > 0)
+    assert attention_path(X, X[:, 0, 0] > 0, task="classification", n_betas=3).worst_gap <= 1e-6

@@ -32,6 +32,8 @@ def predict(
 
     from ._data import read_inputs
 
+    if out.suffix.lower() != ".csv":
+        raise InputError(f"predictions are a table of commas; name it .csv, not {out.name}.")
     fitted = load_model(model)
     by_offset = getattr(fitted, "tokens", "absolute") != "absolute"
     if by_offset or hasattr(fitted, "attention_maps_"):
