@@ -325,9 +325,9 @@ def _described(
 def _problem(
     model: ConvexAttention, X: Any, y: Any, sample_weight: Any, mask: Any, separators: Any
 ) -> Problem:
+    data = model._read(X, y, sample_weight, mask, separators)
     if isinstance(model, ConvexAttentionRegressor) and np.asarray(y).dtype == bool:
         raise ValueError("y is True or False, which are classes: pass task='classification'.")
-    data = model._read(X, y, sample_weight, mask, separators)
     model._prepare(data)
     return model._problem(data)
 
