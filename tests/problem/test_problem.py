@@ -1,6 +1,7 @@
 """Problem: objective, intercept, beta_max, sample weights and second-order models."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,17 @@ from scipy.optimize import brentq
 from tests.generated import small
 from tests.raw import LOSSES, Raw
 
-from convexformer.problem import Problem, Squared, Token, TokenDesign, TokenOutput
+from convexformer.problem import (
+    Logistic,
+    Problem,
+    Softmax,
+    Squared,
+    Token,
+    TokenDesign,
+    TokenOutput,
+)
 from convexformer.problem.foremost import foremost
+from convexformer.solvers import solve
 
 NAMES = list(LOSSES)
 SETTINGS = list(itertools.product(NAMES, ["token-output", "token"], [True, False], [True, False]))
@@ -313,3 +323,55 @@ def test_noise_is_judged_of_the_foremost_tokens_where_all_are_too_many(monkeypat
     problem = Problem(TokenDesign(X), Squared(), Token(), y)
     assert len(foremost(problem.design, problem.penalty, problem.null_direction)) < 10
     assert problem.beta_max >= 0.99 * expected
+
+
+@pytest.mark.parametrize("loss", [Squared(), Logistic(), Softmax()])
+@pytest.mark.parametrize("kind", ["f4", ">f8", "i8", "unaligned", "strided"])
+def test_coefficients_of_any_kind_are_certified_in_float64(loss, kind):
+    rng = np.random.default_rng(0)
+    X, c = rng.normal(size=(30, 4, 3)), 3 if loss.joint else 1
+    Y = np.eye(3)[rng.integers(3, size=30)] if loss.joint else np.sign(rng.normal(size=(30, 1)))
+    Z = np.rint(3 * rng.normal(size=(4, 3, c)))
+    given = np.zeros((8, 3, c))[::2] if kind == "strided" else Z.astype("f8")
+    if kind == "unaligned":
+        given = np.zeros(Z.nbytes + 1, dtype=np.uint8)[1:].view(np.float64).reshape(Z.shape)
+    elif kind != "strided":
+        given = Z.astype(kind)
+    given[:] = Z
+    b = np.ones(c)
+    problem = Problem(TokenDesign(X), loss, TokenOutput(), Y)
+    fresh = Problem(TokenDesign(X), loss, TokenOutput(), Y)
+    assert problem.certificate(given, b.astype(given.dtype), 0.5) == fresh.certificate(Z, b, 0.5)
+    assert problem.objective(given, b, 0.5) == fresh.objective(Z, b, 0.5)
+    np.testing.assert_allclose(TokenDesign(X).predict(given), TokenDesign(X).predict(Z))
+    start = solve(fresh, 0.1 * fresh.beta_max)
+    again = replace(start, Z=given, intercept=b.astype(given.dtype))
+    assert solve(problem, 0.1 * problem.beta_max, init=again).converged
+
+
+def test_what_users_change_later_is_not_seen():
+    rng = np.random.default_rng(0)
+    X, Y, weight = rng.normal(size=(30, 4, 3)), rng.normal(size=(30, 1)), np.ones(30)
+    tokens = np.ones(4)
+    problem = Problem(TokenDesign(X), Squared(), TokenOutput(tokens), Y, weight)
+    Z = rng.normal(size=(4, 3, 1))
+    view, b = Z[:], np.zeros(1)
+    Z.flags.writeable = False  # which says nothing of older views
+    before = problem.certificate(Z, b, 1.0)
+    weight *= 5.0
+    tokens *= 5.0
+    assert problem.certificate(Z, b, 1.0) == before
+    view[0] = 7.0
+    fresh = Problem(TokenDesign(X), Squared(), TokenOutput(), Y)
+    assert problem.certificate(Z, b, 1.0) == fresh.certificate(Z, b, 1.0)
+
+
+def test_rounding_of_the_last_class_is_no_correlation():
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        X = np.zeros((1, 9, 10))  # the same for every sample
+        X[0, np.arange(9), rng.integers(10, size=9)] = rng.choice([1, 2.5, -1, 1e-3], 9)
+        labels = rng.choice(13, size=256, p=rng.dirichlet(np.ones(13)))
+        Y = np.eye(13)[:, np.unique(labels)][labels]
+        problem = Problem(TokenDesign(np.repeat(X, 256, axis=0)), Softmax(), TokenOutput(), Y)
+        assert problem.beta_max == 0.0

@@ -160,3 +160,13 @@ def test_a_sample_of_another_size_does_not_stop_it():
     X[1] *= 1e25
     problem = Problem(TokenDesign(X), Logistic(), TokenOutput(), np.where(F > 0, 1.0, -1.0))
     assert solve(problem, 0.01 * problem.beta_max).converged
+
+
+def test_where_nothing_is_wanted_but_by_rounding_it_ends():
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        X, y = rng.normal(size=(14, 30, 4)), rng.dirichlet(np.ones(11))
+        problem = Problem(TokenDesign(X), Softmax(), TokenOutput(), np.tile(y / y.sum(), (14, 1)))
+        if problem.beta_max > 0:
+            found = solve(problem, 0.9 * problem.beta_max, method="newton", max_time=1)
+            assert found.certificate.relative_gap < 1e-12

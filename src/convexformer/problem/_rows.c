@@ -1,4 +1,4 @@
-/* Products with rows of X, compiled: both ways in one pass, and of rows that are mostly zero. */
+/* Products with rows of X, compiled: both ways in one pass, and Gram matrices of some columns. */
 
 #include "../_compiled.h"
 #include <stdint.h>

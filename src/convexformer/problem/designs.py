@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
+from .points import plain
+
 try:
     from ._few import multiply
 
@@ -322,7 +324,7 @@ def product(A: NDArray, Z: NDArray) -> NDArray:
     """``A Z``, the fastest way: for a few columns of Z that is together, or else one by one."""
     if _few_together(A, Z, TOGETHER):
         F: Array = np.empty((len(A), Z.shape[1]))
-        multiply((*A.shape, Z.shape[1]), False, A, np.ascontiguousarray(Z), F)
+        multiply((*A.shape, Z.shape[1]), False, A, plain(Z), F)
         return F
     if 1 < Z.shape[1] <= FEW_COLUMNS:
         return np.stack([A @ z for z in np.ascontiguousarray(Z.T)], axis=1)
@@ -333,7 +335,7 @@ def transposed_product(A: NDArray, V: NDArray) -> NDArray:
     """``A' V``, the fastest way."""
     if _few_together(A, V, CORRELATED):
         M: Array = np.empty((A.shape[1], V.shape[1]))
-        multiply((*A.shape, V.shape[1]), True, A, np.ascontiguousarray(V), M)
+        multiply((*A.shape, V.shape[1]), True, A, plain(V), M)
         return M
     if 1 < V.shape[1] <= FEW_COLUMNS:
         return np.stack([v @ A for v in np.ascontiguousarray(V.T)], axis=1)
@@ -344,8 +346,8 @@ def transposed_product(A: NDArray, V: NDArray) -> NDArray:
 
 def _few_together(A: NDArray, Z: NDArray, most: int) -> bool:
     """Whether compiled code multiplies with columns Z, up to `most` of them, in one pass over A."""
-    plain = A.size > 0 and A.flags.c_contiguous and A.dtype == Z.dtype == np.float64
-    return COMPILED and plain and 1 < Z.shape[1] <= most
+    lies_plain = A.size > 0 and A.flags.c_contiguous and A.dtype == Z.dtype == np.float64
+    return COMPILED and lies_plain and A.flags.aligned and 1 < Z.shape[1] <= most
 
 
 def row_slices(n_rows: int, width: int, size: int | None = None) -> Iterator[slice]:

@@ -92,7 +92,8 @@ class Dual(ScoredLoss):
 
     def _largest(self, V: Array, M: Array, norms: Array, groups: Groups | None = None) -> float:
         """The largest norm of the correlations `M` of `V`; 0 where these are rounding."""
-        if self.design.is_noise(M, V, groups):
+        known = slice(-1 if self.loss.joint else None)  # the last output is what others come to
+        if self.design.is_noise(M[:, :, known], V[:, known], groups):
             return 0.0
         return check_range(float(norms.max(initial=0.0)))
 

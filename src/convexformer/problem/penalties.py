@@ -33,7 +33,7 @@ class Penalty(ABC):
     """Cells have Euclidean norms."""
 
     def __init__(self, weights: ArrayLike | None = None) -> None:
-        self.weights = None if weights is None else np.asarray(weights, dtype=np.float64)
+        self.weights = None if weights is None else np.array(weights, dtype=np.float64)
         if self.weights is not None and not (
             self.weights.ndim == 1 and np.all(np.isfinite(self.weights) & (self.weights > 0))
         ):

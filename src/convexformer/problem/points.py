@@ -16,6 +16,8 @@ except ImportError:  # then NumPy does the same
 
 Array = NDArray[np.float64]
 
+FLOAT64 = np.dtype(np.float64)
+
 
 class Residual(NamedTuple):
     """What scores leave of targets, at the best intercept."""
@@ -32,7 +34,7 @@ def residual(S: Array, Y: Array, weight: Array, intercept: bool) -> Residual:
     """Of a squared loss with targets `Y` at scores `S`, both ``(N, c)``."""
     if COMPILED:
         F, V, sums = np.empty(S.shape), np.empty(S.shape), np.empty((4, S.shape[1]))
-        _points.squared(S.shape, intercept, np.ascontiguousarray(S), Y, weight, F, V, sums)
+        _points.squared(S.shape, intercept, plain(S), Y, weight, F, V, sums)
     else:
         F, V, sums = _squared(S, Y, weight, intercept)
     F.flags.writeable = False
@@ -58,11 +60,19 @@ def norms(Z: Array) -> tuple[Array, float]:
 
     They neither overflow nor underflow.
     """
+    Z = plain(Z)
     if not COMPILED:
         lengths = safe_norm(Z, axis=1)
         return lengths, float(lengths.sum())
     out: Array = np.empty((len(Z), Z.shape[2]))
-    return out, _points.norms(Z.shape, np.ascontiguousarray(Z), out)
+    return out, _points.norms(Z.shape, Z, out)
+
+
+def plain(A: NDArray) -> Array:
+    """`A` as compiled code reads it: float64, contiguous, aligned; a copy only where it is not."""
+    if A.dtype is FLOAT64 and A.flags.c_contiguous and A.flags.aligned:
+        return A
+    return np.require(A, np.float64, ["C", "A"])
 
 
 def safe_norm(Z: Array, axis: int) -> Array:

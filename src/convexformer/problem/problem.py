@@ -23,6 +23,7 @@ from .dual import Dual
 from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
+from .points import plain
 from .weighted import same
 
 Array = NDArray[np.float64]
@@ -68,8 +69,9 @@ class Problem(Dual):
         weight = (
             np.ones(design.n_samples)
             if sample_weight is None
-            else np.require(sample_weight, np.float64, ["C", "A"])
+            else np.array(sample_weight, dtype=np.float64)
         )
+        weight.flags.writeable = False  # means and totals are of these numbers
         self._check(design, penalty, Y, weight)
         loss.check_targets(Y, weight, intercept)
         if Y.shape[1] == 1 and not penalty.euclidean:  # one column has one singular value
@@ -212,11 +214,13 @@ class Problem(Dual):
 
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
+        Z = plain(Z)
         F = self.scores(Z) + self.inner_intercept(Z, b)
         return self.loss_value(F) + beta * self.penalty.value(Z)
 
     def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
         """Primal value and dual bound of a model, from nothing but its coefficients."""
+        Z, b = plain(Z), plain(b)
         if self.as_logistic is not None and np.array_equal(Z[:, :, 0], -Z[:, :, 1]):
             one, scale = self.as_logistic
             found = one.certificate(Z[:, :, :1] - Z[:, :, 1:], b[:1] - b[1:], scale * beta)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .designs import Design
-from .weighted import MOST_KEPT, ROUNDING, WeightedLoss, lasting, same
+from .weighted import MOST_KEPT, ROUNDING, WeightedLoss, same
 
 Array = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ class ScoredLoss(WeightedLoss):
     def _keep_scores(self, Z: Array, S: Array) -> Array:
         S = np.asarray(S, order="F" if self.loss.joint else "C")  # as losses read them
         S.flags.writeable = False
-        self._scored = (lasting(Z), S) if Z.size + S.size < MOST_KEPT else None
+        self._scored = (Z.copy(), S) if Z.size + S.size < MOST_KEPT else None
         return S
 
     def _followed_correlations(self, V: Array) -> Array | None:

@@ -42,7 +42,8 @@ class TokenDesign(Design):
     Parameters
     ----------
     X : ndarray of shape (N, n, d)
-        float32 or float64, any strides, memory maps included.
+        float32 or float64, any strides, memory maps included. It is not copied, and must not change
+        while it is in use: what was read of it is kept.
     mask : ndarray of bool of shape (N, n), optional
         True where a token is real. What stands at padding (NaN included) is never read as a number.
     """

@@ -56,6 +56,8 @@ def minimise(
         floor, target = floor * worth, max(floor, 0.05 * stage_gap) * worth
         for tighter in (1.0, 1e-2, 1e-4)[int(precise) :]:
             working = _working_set(problem, stage, at.Z, point)
+            if not working.any():  # nothing is used, nor wanted, but by rounding
+                return at
             model = SecondOrderModel(
                 problem, stage, working, at, point, damping, precise, work, clock.late
             )

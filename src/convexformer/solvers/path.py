@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Certificate, Problem
+from ..problem.points import plain
 from . import batched, descent, early, newton, proximal, shared, sweeps
 from .solution import Callback, Clock, Iterate, Solution
 from .trail import Trail
@@ -79,6 +80,8 @@ def _solve(
         raise ValueError(f"method must be one of {METHODS}, got {method!r}.")
     if init is not None and init.Z.shape != problem.shape:
         raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
+    if init is not None and init.Z.dtype != np.float64:
+        init = replace(init, Z=plain(init.Z), intercept=plain(init.intercept))
     if method == "auto" and init is None and not clock.expired and early.fits(problem):
         init = early.solve(problem, beta, tol, clock, work)
         if init is not None and init.converged and beta < problem.beta_max:

@@ -122,9 +122,9 @@ class Tokens:
         """Tokens over their units, and their Gram matrices; units grow where tokens are packed.
 
         All into one array: memory in one piece is the sooner had. Zeros after the last sample let
-        every row begin a line of cache, and an odd number of lines, rows take different places
-        there. A few tokens at a time, if these can be read by themselves,
-        stay in cache; what is packed is in float32 first.
+        every row begin a line of cache; as it has an odd number of them, rows take different places
+        there. A few tokens at a time, if these can be read by themselves, stay in cache; what is
+        packed is in float32 first.
         """
         n, d, N = len(groups), self.design.dim, self.design.n_samples
         length = (-(-N // LINE) | 1) * LINE
