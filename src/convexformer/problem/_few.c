@@ -170,8 +170,9 @@ static PyObject *multiply(PyObject *self, PyObject *args)
 {
     PyObject *given[3];
     Py_buffer views[3];
+    void *arrays[3];
     Few at;
-    int n_views = 0, transposed;
+    int transposed;
     if (!PyArg_ParseTuple(args, "(nnn)pOOO", &at.N, &at.p, &at.c, &transposed, given, given + 1,
                           given + 2))
         return NULL;
@@ -182,22 +183,20 @@ static PyObject *multiply(PyObject *self, PyObject *args)
     const int lanes = at.c <= LANES / 2 ? LANES / 2 : LANES;
     const Py_ssize_t N = at.N * at.c, p = at.p * at.c;
     const Py_ssize_t sizes[3] = {at.N * at.p, transposed ? N : p, transposed ? p : N};
-    at.room = malloc((4 * at.p + at.N * lanes) * sizeof *at.room);
-    if (at.room == NULL)
-        return PyErr_NoMemory();
-    for (; n_views < 3; n_views++)
-        if (!get(given[n_views], views + n_views, 'd', sizes[n_views], n_views == 2))
-            goto end;
-    at.X = views[0].buf, at.by = views[1].buf, at.out = views[2].buf;
-    Py_BEGIN_ALLOW_THREADS
-    run(&at, transposed, lanes);
-    Py_END_ALLOW_THREADS
-end:
-    free(at.room);
-    while (n_views > 0)
-        PyBuffer_Release(views + --n_views);
-    if (PyErr_Occurred())
+    if (!get_arrays(3, given, views, arrays, "ddd", sizes, 2))
         return NULL;
+    at.X = arrays[0], at.by = arrays[1], at.out = arrays[2];
+    at.room = malloc((4 * at.p + at.N * lanes) * sizeof *at.room);
+    const int enough = at.room != NULL;
+    if (enough) {
+        Py_BEGIN_ALLOW_THREADS
+        run(&at, transposed, lanes);
+        Py_END_ALLOW_THREADS
+        free(at.room);
+    }
+    release(3, views);
+    if (!enough)
+        return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 

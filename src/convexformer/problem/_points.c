@@ -188,31 +188,6 @@ VECTORISED static double lengths(Py_ssize_t n, Py_ssize_t size, Py_ssize_t c, co
 
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
-/* Arrays of numbers of given sizes; those from `writable` on are written. */
-static int get_all(int count, PyObject **objects, Py_buffer *views, void **given,
-                   const Py_ssize_t *sizes, int writable)
-{
-    for (int n = 0; n < count; n++) {
-        if (!get(objects[n], views + n, 'd', sizes[n], n >= writable)) {
-            while (n > 0)
-                PyBuffer_Release(views + --n);
-            return 0;
-        }
-        given[n] = views[n].buf;
-    }
-    return 1;
-}
-
-/* None, once arrays are released, unless memory was short. */
-static PyObject *finish(int count, Py_buffer *views, int done)
-{
-    while (count > 0)
-        PyBuffer_Release(views + --count);
-    if (!done)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
-}
-
 static PyObject *squared(PyObject *self, PyObject *args)
 {
     PyObject *objects[GIVEN];
@@ -226,35 +201,35 @@ static PyObject *squared(PyObject *self, PyObject *args)
     if (rows < 0 || c < 1 || (double)rows * c > PY_SSIZE_T_MAX / 16.0)
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
     const Py_ssize_t all = rows * c, sizes[GIVEN] = {all, all, rows, all, all, KINDS * c};
-    if (!get_all(GIVEN, objects, views, given, sizes, F))
+    if (!get_arrays(GIVEN, objects, views, given, "dddddd", sizes, F))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     done = settle_all(rows, c, given, intercept);
     Py_END_ALLOW_THREADS
-    return finish(GIVEN, views, done);
+    release(GIVEN, views);
+    if (!done)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
 }
 
 static PyObject *norms(PyObject *self, PyObject *args)
 {
-    PyObject *Z, *out;
+    PyObject *objects[2];
     Py_ssize_t n, size, c;
-    Py_buffer from, to;
-    if (!PyArg_ParseTuple(args, "(nnn)OO", &n, &size, &c, &Z, &out))
-        return NULL;
-    if (n < 0 || size < 0 || c < 0)
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    if (!get(Z, &from, 'd', n * size * c, 0))
-        return NULL;
-    if (!get(out, &to, 'd', n * c, 1)) {
-        PyBuffer_Release(&from);
-        return NULL;
-    }
+    Py_buffer views[2];
+    void *given[2];
     double total;
+    if (!PyArg_ParseTuple(args, "(nnn)OO", &n, &size, &c, objects, objects + 1))
+        return NULL;
+    if (n < 0 || size < 0 || c < 0 || (double)n * size * c > PY_SSIZE_T_MAX / 16.0)
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    const Py_ssize_t sizes[2] = {n * size * c, n * c};
+    if (!get_arrays(2, objects, views, given, "dd", sizes, 1))
+        return NULL;
     Py_BEGIN_ALLOW_THREADS
-    total = lengths(n, size, c, from.buf, to.buf);
+    total = lengths(n, size, c, given[0], given[1]);
     Py_END_ALLOW_THREADS
-    PyBuffer_Release(&from);
-    PyBuffer_Release(&to);
+    release(2, views);
     return PyFloat_FromDouble(total);
 }
 
