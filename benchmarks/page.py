@@ -58,8 +58,9 @@ or so many seconds.
   and all are in the results. A peer's run may take some 12 times as long as ours or longer (4 to
   5 times on paths ii and iii; 2.5 where `make bench` is left as it is), but 3 s at least and 60 s
   at most: the column *peers' limit*. No run begins once a sweep has taken 1.3 times that.
-- **First call**: wall time of one call in a fresh process, beside that of importing (of ours with
-  estimators, so scikit-learn). What is compiled of ours is so when it is installed, not then.
+- **First call**: wall time of one call in a fresh process, beside that of importing what it takes
+  (estimators of ours import scikit-learn besides, for about as long as *sklearn* does). What is
+  compiled of ours is so when it is installed, not then.
 - **By value**: some runs have an objective within the gap of the optimum while their residuals do
   not show it. Their time stands in this column, the kindest reading; by it a peer is ahead in some
   cells that ours wins.

@@ -143,6 +143,20 @@ class Contest:
             for name, setting in winners.items()
         ]
 
+    def first_call_again(self, cell: Cell, record: dict[str, Any]) -> None:
+        """Measure the first call of ours anew, in a cell that was played."""
+        task, runs = cell.task(), record["runs"]
+        mine = [k for k, run in enumerate(runs) if run["first"] and run["contestant"] == OURS]
+        with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+            task.save(Path(scratch))
+            for k in mine:
+                process = Process(OURS, cell.threads, cold=True)
+                process.give(Path(scratch))
+                run = process.run(task, runs[k]["setting"], OUR_LIMIT[self.grid])
+                run.first, run.loading = True, process.loading
+                process.end()
+                runs[k] = run.to_dict()
+
     def _first_calls(
         self, cell: Cell, task: Task, runs: list[Run], limit: float, folder: Path
     ) -> list[Run]:
@@ -191,6 +205,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--contestants", help="comma-separated; else those of the grid")
     parser.add_argument("--factor", type=float, default=FACTOR, help="time of a peer over ours")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--first-calls", action="store_true", help="only these anew, of ours")
     parser.add_argument("--max-minutes", type=float, default=float("inf"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
@@ -200,6 +215,12 @@ def main(arguments: list[str] | None = None) -> None:
     contest = Contest(options.grid, names, options.factor)
     stop = time.monotonic() + 60 * options.max_minutes
     cells = [cell for cell in GRIDS[options.grid]() if cell.name.startswith(options.only)]
+    if options.first_calls:
+        for cell in cells:
+            if cell.fractions[-1] in FIRST_CALLS[options.grid]:
+                contest.first_call_again(cell, results["cells"][cell.name])
+        _write(file, results)
+        return
     missing = [cell for cell in cells if cell.name not in results["cells"]]
     if not missing:
         print(f"{file} has every cell; --fresh measures them anew", file=sys.stderr)

@@ -61,6 +61,16 @@ def test_all_runs_are_kept(results):
         assert swept == sorted(swept, reverse=True)
 
 
+def test_first_calls_of_ours_may_be_measured_anew(results, tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "quick", lambda: _tiny_grid()[:1])
+    (tmp_path / "quick.json").write_text((results / "quick.json").read_text())
+    run.main(["--grid", "quick", "--first-calls", "--results", str(tmp_path)])
+    old, new = (read("quick", where)["cells"]["one/0.1"]["runs"] for where in (results, tmp_path))
+    changed = [k for k, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+    assert [(new[k]["contestant"], new[k]["first"]) for k in changed] == [("convexformer", True)]
+    assert new[changed[0]]["loading"] > 0 and new[changed[0]]["gap"] <= 1e-2
+
+
 def test_standings_follow_from_runs(results):
     record = read("quick", results)["cells"]["one/0.1"]
     cell = summarise("one/0.1", record)
