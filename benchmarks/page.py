@@ -34,8 +34,7 @@ which ours is not as far ahead as it was meant to be as short of the goal.
 
 **Repeat it** in a clone: `make bench-quick` (two minutes once peers are installed, in environments
 of their own) or `make bench FRESH=--fresh` (half an hour; with `FACTOR=12.5` peers have as long as
-here, an hour). Both write results to `benchmarks/results`, and this page anew. Ratios differ by
-processor: on one without AVX-512 those of small and medium problems were lower.
+here, an hour). Both write results to `benchmarks/results`, and this page anew.
 
 **Cells** are a problem and a fraction of beta_max. *i*, *ii*, *iii* are made data of growing size,
 the first with independent, the others with correlated tokens; *_log* has a logistic loss, *_b* an

@@ -76,9 +76,11 @@ def test_independent_tokens_need_no_newton_step(monkeypatch, loss, c, penalty, i
     expected = solve(problem, beta, tol=1e-10, method="newton").certificate
     monkeypatch.setattr(newton, "minimise", never)
     monkeypatch.setattr(rounds.Round, "_newton_seconds", lambda self, Z: np.inf)
-    found = solve(problem, beta)
+    found = solve(problem, beta, tol=1e-6 if loss.joint else 1e-8)  # float32 leaves a softmax less
     assert found.converged
-    assert found.certificate.primal == pytest.approx(expected.primal, rel=1e-6)
+    assert found.certificate.primal == pytest.approx(
+        expected.primal, rel=found.certificate.relative_gap + 1e-9
+    )
 
 
 @pytest.mark.usefixtures("steps_first")

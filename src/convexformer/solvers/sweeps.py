@@ -46,6 +46,7 @@ RECENT = 4  # cycles by which speed is judged
 MOST_OUTPUTS = 16  # that move together; of cells of their own, which large products serve, half
 MANY = 3  # from which on it takes longer to unpack tokens, once for two, than to read float32
 READ_BYTES = 1 << 20  # of tokens on their way to float32
+GATHERED_BYTES = 1 << 24  # of tokens that do not lie plain, gathered by rows, on their way there
 LINE = 32  # numbers of int16 in a line of cache
 SWEPT = 2e-8  # part of a gap that sweeps leave, whose sums are short, times beta_max / beta
 PACKED = 2e-6  # and of tokens that are int16
@@ -123,14 +124,15 @@ class Tokens:
 
         All into one array: memory in one piece is the sooner had. Zeros after the last sample let
         every row begin a line of cache; as it has an odd number of them, rows take different places
-        there. A few tokens at a time, if these can be read by themselves, stay in cache; what is
-        packed is in float32 first.
+        there. A few tokens at a time stay in cache, or take little memory; what is packed is in
+        float32 first.
         """
         n, d, N = len(groups), self.design.dim, self.design.n_samples
         length = (-(-N // LINE) | 1) * LINE
         A = _aligned((n, d, length), np.int16 if self.packs else np.float32)
         gram: Floats = np.empty((n, d, d), dtype=np.float32)
-        few = max(1, READ_BYTES // (4 * d * N)) if self.design.float64 is not None else n
+        room = READ_BYTES if self.design.float64 is not None else GATHERED_BYTES
+        few = max(1, room // (4 * d * N))
         floats = _aligned((min(few, n), d, length), np.float32) if self.packs else A
         floats[:, :, N:] = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
