@@ -1,4 +1,4 @@
-/* Scores, what they leave, and its correlations, in one pass over narrow rows of X. */
+/* Scores, what they leave, and its correlations, in one pass over rows of X. */
 
 enum { X, Z, TARGET, SAMPLE_WEIGHT, OTHER, S, V, M, FOLLOWED };
 

@@ -226,11 +226,12 @@ class Problem(Dual):
             found = one.certificate(Z[:, :, :1] - Z[:, :, 1:], b[:1] - b[1:], scale * beta)
             return replace(found, beta=float(beta), beta_max=self.beta_max)
         self.disregard(Z)
+        beta_max = self.beta_max  # first: its dual point may be at hand
         S, b = self.scores(Z), self.inner_intercept(Z, b)
         primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
         best = self.residual(S).F if self.loss.quadratic else S + self.best_intercept(S, b)
         point = self.dual_point(best)
-        return Certificate(primal, self.dual_value(point, beta), float(beta), self.beta_max)
+        return Certificate(primal, self.dual_value(point, beta), float(beta), beta_max)
 
     # Second order -----------------------------------------------------------------------------
 

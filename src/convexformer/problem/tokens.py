@@ -31,6 +31,7 @@ except ImportError:  # then NumPy does the same
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
 NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
 FAR_BYTES, NARROW = 1 << 22, 768  # of X, beyond a core's own cache; columns of a row within it
+FARTHER_BYTES, WIDE = 1 << 25, 8192  # of X, beyond all cache; columns of which some rows are within
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
 PANEL: dict[type, int] = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
 FITTING = (1e-12, 1e12)  # mean squares that float32 has room for
@@ -200,12 +201,13 @@ class TokenDesign(Design):
     def _columns_of(self, groups: Groups) -> Groups:
         return (self.dim * groups[:, None] + np.arange(self.dim)).ravel()
 
-    # Of many narrow rows both products are had in one pass.
+    # Of rows that are read from afar, and stay near, both products are had in one pass.
 
     @cached_property
     def follows(self) -> bool:
-        narrow = self.n_groups * self.dim <= NARROW and self.X.nbytes >= FAR_BYTES
-        return narrow and COMPILED and self._is_plain and self._nonzeros is None
+        width, size = self.n_groups * self.dim, self.X.nbytes
+        far = size >= FAR_BYTES if width <= NARROW else size >= FARTHER_BYTES and width <= WIDE
+        return far and COMPILED and self._is_plain and self._nonzeros is None
 
     def follow(
         self, Z: Array, target: Array, weight: Array, other: Array | None = None

@@ -74,7 +74,7 @@ def minimise(
         clock.n_iter += 1
         worth, goal = at.primal(beta), max(BELOW * tol, ROUNDING)
         descent: Round
-        ready = SOME if not at.Z.any() else FEWER
+        ready = SOME if problem.center is None and not at.Z.any() else FEWER
         if sweeps and (by_gram or everyone or _ready_soon(problem) >= ready):
             work.columns.forget()
             if by_gram:
@@ -89,7 +89,7 @@ def minimise(
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
-        work.descends = descent.run(max(goal, gain * gap), goal, clock)
+        work.descends = descent.run(_target(goal, gap, gain, everyone), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
         if (
             work.descends
@@ -103,6 +103,16 @@ def minimise(
         work.columns.forget()
     work.tokens.forget()
     return at, False
+
+
+def _target(goal: float, gap: float, gain: float, everyone: bool) -> float:
+    """The gap that a round is to reach, from `gap`; by `gain`, at the most, it reduces it.
+
+    Where one more round will be due, that may bring tokens, they share the way.
+    """
+    if everyone and gain * gap > goal:
+        return float(np.sqrt(goal * gap))
+    return max(goal, gain * gap)
 
 
 def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: float) -> bool:

@@ -96,7 +96,7 @@ class Tokens:
     def of(self, groups: Groups, gain: float = 0.0) -> Selection:
         """Tokens of `groups`, packed if that allows for the `gain`, or is the quicker way to it."""
         if not self._kept:
-            size = 4 * self.design.n_samples * len(groups) * self.design.dim
+            size = 4 * self.design.n_samples * self.design.n_groups * self.design.dim
             far, enough = size > CACHE, self.n_outputs == 1 and gain > PACKED
             self.packs = COMPILED and (enough or (far and self.n_outputs < MANY))
         if len(self._kept) > 2 * len(groups):  # most of what is kept has served
