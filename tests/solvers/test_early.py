@@ -23,10 +23,11 @@ def far(monkeypatch):
 @pytest.fixture
 def passes(monkeypatch):
     """Passes over X."""
-    made, plain = [], TokenDesign.follow
-    monkeypatch.setattr(
-        TokenDesign, "follow", lambda self, *given: made.append(1) or plain(self, *given)
-    )
+    made = []
+    for name in ("follow", "correlate", "predict"):
+        plain = getattr(TokenDesign, name)
+        counted = lambda self, *given, plain=plain: made.append(1) or plain(self, *given)
+        monkeypatch.setattr(TokenDesign, name, counted)
     return made
 
 

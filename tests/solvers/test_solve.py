@@ -381,9 +381,8 @@ def test_correlations_that_are_rounding_count_as_none(name, gated):
     raw.X = np.full_like(raw.X, 0.1)  # with an intercept, constant tokens say nothing
     problem = raw.problem()
     if gated:
-        problem.design = GatedDesign(problem.design, np.ones((len(raw.X), 2), dtype=bool))
-        problem.shape = (problem.design.n_groups, *problem.shape[1:])
-        problem.center = np.tile(problem.center, (2, 1))
+        design = GatedDesign(problem.design, np.ones((len(raw.X), 2), dtype=bool))
+        problem = Problem(design, problem.loss, problem.penalty, raw.Y)
     assert problem.beta_max == 0
     found = solve(problem, 0.0)
     assert not np.any(found.Z) and abs(found.certificate.relative_gap) <= 1e-12

@@ -13,18 +13,19 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .certificate import Certificate
-from .designs import Design, Groups
+from .designs import CORRELATED, Design, Groups
 from .dual import Dual
 from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
 from .penalties import Penalty, TokenOutput
 from .points import plain
-from .weighted import same
+from .weighted import MOST_KEPT, same
 
 Array = NDArray[np.float64]
 
@@ -171,13 +172,14 @@ class Problem(Dual):
 
     def _means(self) -> Array:
         """Means of columns; the same pass over X does for the dual point without tokens."""
-        if not self.follows:
+        large = self.Y.size + prod(self.shape) >= MOST_KEPT
+        if large or self.n_outputs >= CORRELATED or not self.loss.quadratic:
             return self.design.means(self.weight)
-        V, ones = self.null_direction, np.ones_like(self.Y)
-        _, _, M = self.design.follow(np.zeros(self.shape), ones, self.weight, V)
         F = self.null_scores
-        self._last = F, self._point(*self._dual_direction(F), M[:, :, 1:])
-        return np.asarray(M[:, :, 0] / self._total)
+        V, ray = self._dual_direction(F)
+        M = self.design.correlate(np.concatenate([self.weight[:, None], V], axis=1))
+        self._last = F, self._point(V, ray, np.ascontiguousarray(M[:, :, 1:]))
+        return M[:, :, 0] / self._total
 
     # Primal -----------------------------------------------------------------------------------
 

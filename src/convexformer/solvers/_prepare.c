@@ -27,6 +27,39 @@ typedef struct {
     float *A;             /* (n, d, N) */
 } Transpose;
 
+/* to[m, l] = from[l, m], of eight rows and columns: these lie `apart`, those COLUMNS. */
+#if defined(__clang__) || __GNUC__ >= 12
+typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+
+static inline void turn(const float *from, float *to, Py_ssize_t apart)
+{
+    Eight x[8], y[8];
+    for (int l = 0; l < 8; l++)
+        x[l] = *(const Eight *)(from + l * COLUMNS);
+    for (int l = 0; l < 8; l += 2) {
+        y[l] = MIX(x[l], x[l + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        y[l + 1] = MIX(x[l], x[l + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int l = 0; l < 8; l += 4)
+        for (int h = 0; h < 2; h++) {
+            x[l + 2 * h] = MIX(y[l + h], y[l + h + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            x[l + 2 * h + 1] = MIX(y[l + h], y[l + h + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int m = 0; m < 4; m++) {
+        *(Eight *)(to + m * apart) = MIX(x[m], x[m + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        *(Eight *)(to + (m + 4) * apart) = MIX(x[m], x[m + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+#else
+static inline void turn(const float *from, float *to, Py_ssize_t apart)
+{
+    for (int m = 0; m < 8; m++)
+        for (int l = 0; l < 8; l++)
+            to[m * apart + l] = from[l * COLUMNS + m];
+}
+#endif
+
 /* A[k, j, first + i] = factor[k] root[i] (X[i, group[k] d + j] - center[k, j]), by tiles. */
 VECTORISED static void transpose_groups(const Transpose *at)
 {
@@ -51,9 +84,14 @@ VECTORISED static void transpose_groups(const Transpose *at)
                 }
                 m = end;
             }
-            for (m = 0; m < few; m++)
-                for (Py_ssize_t l = 0; l < some; l++)
-                    at->A[(j + m) * at->N + at->first + i + l] = rows[l][m];
+            float *A = at->A + j * at->N + at->first + i;
+            const Py_ssize_t whole = some / 8 * 8;
+            for (m = 0; m + 8 <= few; m += 8)
+                for (Py_ssize_t l = 0; l < whole; l += 8)
+                    turn(&rows[l][m], A + m * at->N + l, at->N);
+            for (Py_ssize_t o = 0; o < few; o++)
+                for (Py_ssize_t l = o < m ? whole : 0; l < some; l++)
+                    A[o * at->N + l] = rows[l][o];
         }
     }
 }

@@ -543,7 +543,7 @@ end:
 
 static PyMethodDef methods[] = {
     {"cycle", cycle, METH_VARARGS,
-     "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M, sweeps=5)\n"
+     "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M, sweeps=6)\n"
      "-> (value, gap)\n\n"
      "Some sweeps over the tokens, Anderson's extrapolation, and the gap; square, Z, M in place."},
     {"transpose", transpose, METH_VARARGS,

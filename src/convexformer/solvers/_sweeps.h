@@ -1,6 +1,6 @@
 /* What compiled solvers share: sweeps over tokens, and what else the module has. */
 
-#define SWEEPS 5    /* of a cycle, at most */
+#define SWEEPS 6    /* of a cycle, at most */
 
 typedef struct {
     Py_ssize_t n, d, c, N;

@@ -22,7 +22,7 @@ from .blocks import anderson_shares
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
-SWEEPS = 5  # of a cycle, at most
+SWEEPS = 6  # of a cycle, at most
 INNER = 12  # steps to the best of one token, at most
 LARGEST = 32767  # entry of a token that is int16
 SMALLEST = 1e-30  # largest entry of one that is not as good as zero
