@@ -34,7 +34,8 @@ FLOAT32 = 2e-7  # part of a gap that changes in float32 leave, times the square 
 NO_DIGITS = 1e-13  # of an objective: by so much it may differ by rounding
 SMALL = 1e5  # entries of X below which a factorisation costs nothing
 TINY = 5e3  # below which it is welcome even after sweeps, for its digits
-FEW = 2e6  # entries of X in a first round of steps
+FEW = 2e6  # entries of X in a first round of steps,
+MORE = 5e6  # or of sweeps, with an intercept: tokens less their means rarely make these slow
 LITTLE_WORK = 3e8  # multiply-adds that sweeps may take to prepare for a first round
 MUCH_WORK = 3e8  # multiply-adds of a Gram matrix that had better be small
 SMALL_PART = 0.1  # of the largest excess: tokens that a first Gram matrix is spared
@@ -162,6 +163,8 @@ def working_groups(
     few, n_used = max(8, int(FEW // (N * d))), int(np.count_nonzero(used))
     if sweeps:
         few = max(few, _ready_soon(problem))
+        if problem.center is not None and _ready_soon(problem) >= FEWER:
+            few = max(few, int(MORE // (N * d)))
     room = max(few, 3 * n_used)
     if sweeps and _dear_gram(problem, n_used + min(room, n_violators)):
         violators = violators[excess[violators] > SMALL_PART * excess.max()]
