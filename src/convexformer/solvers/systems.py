@@ -25,6 +25,7 @@ Cells = NDArray[np.intp]
 
 NEAR_BY = 0.1  # relative change of eta that the factor of a kernel in float32 may have missed
 MOST_ROUGH = 10  # products by which it is to make up for that, and for rounding
+FEW_OUTPUTS = 32  # samples per output from which these cost little beside the kernel
 
 
 @dataclass
@@ -178,7 +179,8 @@ class KernelSystem(System):
         kernels, groups = self.kernels, self.groups
         if not np.any(scaled):  # K = 0
             return project(self.root * self.F0, self.unit), None
-        if kernels.may_be_rough(groups[scaled > 0]):
+        few = FEW_OUTPUTS * self.R.shape[1] <= len(self.R)
+        if few and kernels.may_be_rough(groups[scaled > 0]):
 
             def product(V: Array) -> Array:
                 return kernels.predict(groups, scaled[:, None, None] * kernels.correlate(groups, V))
