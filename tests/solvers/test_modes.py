@@ -21,6 +21,7 @@ N, n, d = 60, 8, 3
 MODES = {
     "gram": {(models, "KERNEL_RATIO"): 1e9},
     "kernel": {(models, "KERNEL_RATIO"): 0.0},
+    "rough kernel": {(models, "KERNEL_RATIO"): 0.0, (workspace, "LARGE_GRAM"): 0.0},
     "float32 kernel": {(models, "KERNEL_RATIO"): 0.0, (workspace, "LARGE"): 0.0},
     "own kernels": {(models, "KERNEL_RATIO"): 0.0, (workspace, "OWN_RATIO"): 1e9},
     "products only": {

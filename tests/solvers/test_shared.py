@@ -318,3 +318,34 @@ def test_at_beta_max_no_token_is_used(seed):
         found = solve(problem, problem.beta_max)
         assert found.converged and not np.any(found.Z)
         assert solve(problem, problem.beta_max * (1 - 1e-15)).converged
+
+
+def test_a_hessian_takes_the_last_move_to_what_came_of_it():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(5, 5))
+    A, exact = root @ root.T + np.eye(5), np.diag(np.arange(1.0, 6.0))
+    move = rng.normal(size=5)
+    B = shared.secant(A, move, exact @ move)
+    np.testing.assert_allclose(B @ move, exact @ move)
+    assert np.linalg.eigvalsh(B).min() > 0
+    across = np.linalg.svd(np.stack([A @ move, exact @ move]))[2][2:].T  # to both of them
+    np.testing.assert_allclose(across.T @ B @ across, across.T @ A @ across)
+
+
+@pytest.mark.parametrize("missed", [0.0, np.inf], ids=["always", "never"])
+@pytest.mark.parametrize(("shape", "kind"), [(GRAM, SharedGram), (KERNEL, SharedKernel)])
+def test_old_hessians_save_new_ones_not_digits(shape, kind, missed, monkeypatch):
+    problem, calls, curvature = problem_of(*data(shape)), [], kind.curvature
+
+    def counted(system, *args):
+        calls.append(1)
+        return curvature(system, *args)
+
+    monkeypatch.setattr(kind, "curvature", counted)
+    usual = own(problem, 0.1)
+    calls, fewer = [], len(calls)
+    monkeypatch.setattr(shared, "MISSED", missed)
+    solution = own(problem, 0.1)
+    check(problem, solution)
+    assert solution.certificate.primal == pytest.approx(usual.certificate.primal, rel=1e-5)
+    assert len(calls) <= fewer if missed == 0 else len(calls) >= fewer

@@ -41,6 +41,7 @@ MUCH_WORK = 3e8  # multiply-adds of a Gram matrix that had better be small
 SMALL_PART = 0.1  # of the largest excess: tokens that a first Gram matrix is spared
 SOME = 16  # tokens whose sweeps tell as well as steps on all at once whether they will be slow
 FEWER = 8  # that are ready soon enough for sweeps once steps have not been slow
+FAIR = 0.2  # relative gap that is a good start where tokens enter at once, and cost little
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 
 
@@ -92,9 +93,11 @@ def minimise(
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
         work.descends = descent.run(_target(goal, gap, gain, everyone), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
+        at_once = newton.enter_at_once(problem, len(groups))
+        near = FAIR if at_once and not work.kernels.keeps_own(len(groups)) else NEAR
         if (
             work.descends
-            or descent.least < NEAR * descent.value
+            or descent.least < near * descent.value
             or (newton.leaps(problem, beta, point) and not problem.loss.damps)
         ):
             found = descent.found()

@@ -16,17 +16,8 @@ from numpy.typing import NDArray
 from ..problem.designs import Groups
 from .factors import cholesky
 from .machine import MEMORY_SPEED, SPEED32
-from .systems import (
-    Array,
-    Cells,
-    State,
-    System,
-    half,
-    project,
-    project_both,
-    refined_solve,
-    unit_of,
-)
+from .refined import half, project, project_both, refined_solve, unit_of
+from .systems import Array, Cells, State, System
 from .workspace import Columns, Kernels
 
 STEP = 3  # products that cost as much as the rest of a step

@@ -20,7 +20,8 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 STAGE = {True: 0.1, False: 0.3}  # factor of beta per stage: quadratic losses, others
-FEW = 512  # coefficients that may enter at once, or without stages
+FEW = 512  # coefficients that may enter at once, or without stages; samples for which all may
+LAST = 1.5  # times beta: a stage so near would lead nowhere
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
 SLOW, FAR = 0.5, 0.9  # of a gap left by a step that may lack digits: near the end, far from it
 LONGER = 1.4  # factor of a step that may be too short
@@ -46,7 +47,8 @@ def minimise(
         if beta < stage < np.inf:
             stage_gap = at.gap(problem, point, stage)
         if stage_gap <= STAGE_GAP and stage > beta:
-            stage = max(beta, STAGE[problem.loss.quadratic] * float(point.norms.max()))
+            stage = STAGE[problem.loss.quadratic] * float(point.norms.max())
+            stage = stage if stage > LAST * beta else beta
             stage_gap, before = at.gap(problem, point, stage), np.inf
         far = stage_gap > STAGE_GAP and not problem.loss.quadratic
         precise, before = stage_gap > (FAR if far else SLOW) * before, stage_gap
@@ -84,6 +86,12 @@ def leaps(problem: Problem, beta: float, point: DualPoint) -> bool:
     return few and not problem.loss.quadratic
 
 
+def enter_at_once(problem: Problem, n_wanted: int) -> bool:
+    """Whether samples are so few that so many tokens, all that are wanted, had better enter now."""
+    few = problem.loss.quadratic and problem.design.n_samples <= FEW
+    return few and in_samples(problem, n_wanted * problem.design.dim)
+
+
 def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> NDArray[np.bool_]:
     """Cells in use and the worst violators, ``(groups, cells)``.
 
@@ -93,9 +101,10 @@ def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> N
     used, excess = problem.penalty.norms(Z) > 0, point.norms - beta
     violators = ~used & (excess > 0)
     n_used, d = int(np.count_nonzero(used)), problem.design.dim
+    n_wanted = n_used + int(np.count_nonzero(violators))
     if problem.loss.joint:
         room = max(20, n_used // 2)
-    elif in_samples(problem, 2 * n_used * d):
+    elif in_samples(problem, 2 * n_used * d) or enter_at_once(problem, n_wanted):
         return used | violators
     else:
         room = max(1 + FEW // d, n_used)

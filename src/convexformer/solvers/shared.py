@@ -13,7 +13,7 @@ are formed in float32 as long as that serves; what is returned is certified in f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +35,7 @@ FEWEST_ENTRIES = 5e5  # and entries of X: below, a Gram matrix costs nothing
 LARGEST_GRAM, LARGEST_KERNEL = 4000, 6000  # coefficients, samples
 GRAM_RATIO = 1.2  # coefficients per sample up to which their space is the smaller
 LEAST_SKETCH = 32  # outputs of a sketch, which has a quarter of all where these are many
-SKETCH_GAP = 5e-3  # relative gap that ends the work on the sketch
+SKETCH_GAP = 1.5e-2  # relative gap that leaves one step of the work on the sketch
 STAGE, STAGE_GAP = 0.1, 0.05  # factor of beta per stage on the sketch, and the gap that ends one
 FEW = 512  # coefficients that may enter at once, where there are no more
 MARGIN = 0.1  # tokens whose correlations are this near to the limit are watched
@@ -49,6 +49,7 @@ PRECISIONS = (  # of products, of factors
     *RETRIES * [(np.float64, np.float64)],
 )
 PATIENCE = 6  # steps without progress
+MISSED = 3.0  # gap left by a step with an old Hessian, over the part that it missed of the last one
 
 
 def fits(problem: Problem) -> bool:
@@ -137,6 +138,8 @@ class _Shared:
                     self.norms[others] = token_norms(self.columns.correlate(V, others))
                 if self.clock.expired or self._wants_only(watched, stage):
                     break
+            if stage == self.beta and r < c and not self.clock.expired:
+                self.eta = newton.ahead(at)  # all outputs are to measure it
 
     def _residuals(self, system: SharedSystem, Y: Array) -> Array:
         """V at the eta that `system` has measured last."""
@@ -257,6 +260,7 @@ class _Newton:
         self.system, self.weight, self.beta, self.clock = system, weight, beta, clock
         self.progress = progress
         self.radius = beta * weight
+        self._last: tuple[Groups, Array, _Point] | None = None  # cells, A, and where that was
 
     def minimise(self, eta: Array, tol: float) -> _Point:
         """Steps until the gap is below `tol` or falls no more; the system is left there.
@@ -271,7 +275,7 @@ class _Newton:
                 return at
             self.clock.n_iter += 1
             try:
-                new = self._step(at, max(0.05 * at.gap, 0.5 * tol))
+                new = self._step(at, tol)
                 if new is None:
                     return self._point(at.eta, 0.2 * tol)
             except LinAlgError:
@@ -294,13 +298,26 @@ class _Newton:
         gap = abs(primal - dual) / primal + found.left
         return _Point(eta, norms, value, slack, gap)
 
-    def _step(self, at: _Point, accuracy: float) -> _Point | None:
+    def _step(self, at: _Point, tol: float) -> _Point | None:
+        accuracy = max(0.05 * at.gap, 0.5 * tol)
+        for trial in self._trials(at, tol):
+            new = self._point(trial, accuracy)
+            if new.value <= at.value + at.slack + new.slack:
+                return new
+        return None
+
+    def ahead(self, at: _Point) -> Array:
+        """eta after one more step, for another system to measure."""
+        return next(self._trials(at, 0.0), at.eta)
+
+    def _trials(self, at: _Point, tol: float) -> Iterator[Array]:
+        """eta after Newton's step, then after more and more cautious ones."""
         cells = np.flatnonzero((at.eta > 0) | (at.norms > self.radius))
         if not len(cells):
-            return None
+            return
         radius, eta = self.radius[cells], at.eta[cells]
         excess = at.norms[cells] / radius
-        A = self.system.curvature(cells, radius)
+        A = self._curvature(at, cells, tol)
         # Newton on 1/||g|| = 1/radius, nearly linear in eta; else on the slope itself.
         rational, plain = excess**2 * (excess - 1.0), 0.5 * (excess**2 - 1.0)
         for right, length in ((rational, 1.0), *((plain, 0.3**j) for j in range(8))):
@@ -308,7 +325,31 @@ class _Newton:
             trial = at.eta.copy()
             trial[cells] = np.maximum(0.0, eta + length * move)
             trial[trial < DUST * trial.max()] = 0.0
-            new = self._point(trial, accuracy)
-            if new.value <= at.value + at.slack + new.slack:
-                return new
-        return None
+            yield trial
+
+    def _curvature(self, at: _Point, cells: Groups, tol: float) -> Array:
+        A = self._corrected(at, cells, tol)
+        if A is None:
+            A = self.system.curvature(cells, self.radius[cells])
+        self._last = cells, A, at
+        return A
+
+    def _corrected(self, at: _Point, cells: Groups, tol: float) -> Array | None:
+        """The last A, made good along the step it led to; None where that step missed too much."""
+        if self._last is None or not np.all(np.isin(cells, self._last[0])):
+            return None
+        known, A, before = self._last
+        radius, index = self.radius[known], np.searchsorted(known, cells)
+        move = radius * (at.eta - before.eta)[known]
+        fall = 0.5 * self.beta / radius * (before.norms**2 - at.norms**2)[known]
+        missed = float(np.linalg.norm(fall - A @ move))
+        if missed * MISSED * at.gap >= tol * float(np.linalg.norm(fall)) or fall @ move <= 0:
+            return None
+        return secant(A, move, fall)[np.ix_(index, index)]
+
+
+def secant(A: Array, move: Array, fall: Array) -> Array:
+    """`A` changed, as in BFGS, such that it takes `move` to `fall`; it stays positive definite."""
+    expected = A @ move
+    A = A - np.outer(expected, expected / float(expected @ move))
+    return A + np.outer(fall, fall / float(fall @ move))

@@ -7,7 +7,8 @@ samples, :class:`OutlierSystem` on samples with the Huber loss's outliers as cel
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,15 @@ from numpy.typing import NDArray
 
 from ..problem.designs import Groups
 from .factors import cholesky, half_solved, solved
+from .refined import half, project, project_both, refined_solve, unit_of
 from .workspace import Kernels
 
 Array = NDArray[np.float64]
 Cells = NDArray[np.intp]
 
-REFINE = 1e-11  # relative residual to which a system is solved
+NEAR_BY = 0.1  # relative change of eta that the factor of a kernel in float32 may have missed
+MOST_ROUGH = 10  # products by which it is to make up for that, and for rounding
+FEW_OUTPUTS = 32  # samples per output from which these cost little beside the kernel
 
 
 @dataclass
@@ -157,15 +161,11 @@ class KernelSystem(System):
         self.kernels, self.groups, self.beta = kernels, groups, beta
         self.root, self.R, self.F0 = np.sqrt(weight)[:, None], R, F0
         self.unit = unit_of(self.root) if kernels.center is not None else None
+        self._last: tuple[Array, NDArray] | None = None  # eta / beta of a factor, and it
 
     def solve(self, eta: Array, accuracy: float) -> State:
         scaled = eta / self.beta
-        K = self.kernels.exact(self.groups, scaled)
-        T = project_both(self.root * K * self.root.T, self.unit)
-        T[np.diag_indices_from(T)] += 1.0
-        L = cholesky(T)
-        right = project(self.root * (self.F0 - K @ self.R), self.unit)
-        q, _ = refined_solve(lambda u: T @ u, L, right, accuracy)
+        q, L = self._solve(scaled, accuracy)
         V = self.R + self.root * project(q, self.unit)
         g = self.kernels.correlate(self.groups, V)
         z = scaled[:, None, None] * g
@@ -173,6 +173,56 @@ class KernelSystem(System):
         bent = project(self.root * F, self.unit)  # -q, but of z: an error of q counts twice over
         value = -np.sum(self.R * F) + 0.5 * np.sum(bent * bent) + 0.5 * np.sum(z * g)
         return State.of(float(value), z, g, L)
+
+    def _solve(self, scaled: Array, accuracy: float) -> tuple[Array, NDArray | None]:
+        """q, and the factor that led to it: of a kernel in float32, or near by, if that will do."""
+        kernels, groups = self.kernels, self.groups
+        if not np.any(scaled):  # K = 0
+            return project(self.root * self.F0, self.unit), None
+        few = FEW_OUTPUTS * self.R.shape[1] <= len(self.R)
+        if few and kernels.may_be_rough(groups[scaled > 0]):
+
+            def product(V: Array) -> Array:
+                return kernels.predict(groups, scaled[:, None, None] * kernels.correlate(groups, V))
+
+            def operator(u: Array) -> Array:
+                F = product(self.root * project(u, self.unit))
+                return u + project(self.root * F, self.unit)
+
+            right = project(self.root * (self.F0 - product(self.R)), self.unit)
+            for L in self._rough_factors(scaled):
+                q, reached = refined_solve(operator, L, right, accuracy, MOST_ROUGH)
+                if reached:
+                    return q, L
+        K = kernels.exact(groups, scaled)
+        right = project(self.root * (self.F0 - K @ self.R), self.unit)
+        T = self._bent(K)
+        L = cholesky(T)
+        return refined_solve(lambda u: T @ u, L, right, accuracy)[0], L
+
+    def _rough_factors(self, scaled: Array) -> Iterator[NDArray]:
+        """One of an eta near by, if there is one, then that of this eta."""
+        last = self._last
+        if last is not None and np.all(np.abs(scaled - last[0]) <= NEAR_BY * last[0]):
+            yield last[1]
+        K = self.kernels.rough(self.groups, scaled, half=self.unit is None)
+        if np.all(np.isfinite(np.diagonal(K))):
+            with suppress(np.linalg.LinAlgError):
+                L = cholesky(self._bent(K), overwrite=True)
+                self._last = scaled, L
+                yield L
+        self.kernels.serves_rough = False  # or nobody would have asked for more
+
+    def _bent(self, K: NDArray) -> NDArray:
+        """``I + W^1/2 K W^1/2``, in the place of K."""
+        root = self.root.astype(K.dtype)
+        if np.any(root != 1):
+            K *= root
+            K *= root.T
+        if self.unit is not None:
+            K = project_both(K, self.unit.astype(K.dtype))
+        K[np.diag_indices_from(K)] += 1
+        return K
 
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = U' (I + W^1/2 K W^1/2)^-1 U`` with ``u_k = W^1/2 X_k g_k``."""
@@ -318,72 +368,6 @@ class OutlierSystem(System):
         U[rows, mine] = (self.root * v)[rows, 0]
         solved = half(L, project(U, self.unit))
         return solved.T @ solved
-
-
-def refined_solve(
-    operator: Callable[[Array], Array],
-    L: NDArray,
-    right: Array,
-    accuracy: float,
-    most: int = 40,
-    relative: float = 1e12,
-) -> tuple[Array, bool]:
-    """Solve ``operator(q) = right`` by conjugate gradients with the factor `L` as preconditioner.
-
-    Where `L` factorises the operator itself this is iterative refinement and ends after a step or
-    two; where it is a float32 factor of a nearby matrix it takes more, up to `most`. It ends when
-    rounding allows no more, or when the quadratic form is within `accuracy` of its minimum and the
-    residual is below `relative` times the right-hand side. Returns the solution, and whether either
-    was reached.
-    """
-
-    def precondition(r: Array) -> Array:
-        return solved(L, r).astype(float, copy=False)
-
-    q = precondition(right)
-    r = right - operator(q)
-    size = np.linalg.norm(right, axis=0)
-    limit = REFINE * size
-    y = precondition(r)
-    p, rho = y, np.sum(r * y, axis=0)
-    for _ in range(most):
-        length = np.linalg.norm(r, axis=0)
-        near = rho.sum() <= accuracy and np.all(length <= relative * size)
-        if near or np.all(length <= limit):
-            return q, True
-        Ap = operator(p)
-        slope = np.sum(p * Ap, axis=0)
-        step = np.divide(rho, slope, out=np.zeros_like(rho), where=slope > 0)
-        q, r = q + step * p, r - step * Ap
-        y = precondition(r)
-        before, rho = rho, np.sum(r * y, axis=0)
-        p = y + np.divide(rho, before, out=np.zeros_like(rho), where=before > 0) * p
-    return q, bool(np.all(np.linalg.norm(r, axis=0) <= 1e3 * limit))
-
-
-def half(L: NDArray, U: Array) -> Array:
-    """``L^-1 U``."""
-    return np.asarray(half_solved(L, U), dtype=np.float64)
-
-
-def unit_of(root: Array) -> Array | None:
-    """The direction of the intercept."""
-    length = np.linalg.norm(root)
-    return root / length if length > 0 else None
-
-
-def project(U: Array, unit: Array | None) -> Array:
-    """Take the directions of the intercept out of the columns of `U`."""
-    return U if unit is None else U - unit @ (unit.T @ U)
-
-
-def project_both(T: NDArray, unit: NDArray | None) -> NDArray:
-    """The same on both sides of a symmetric `T`, in place."""
-    if unit is not None:
-        H = T @ unit
-        H -= 0.5 * unit @ (unit.T @ H)
-        T -= np.hstack([unit, H]) @ np.hstack([H, unit]).T
-    return T
 
 
 def _complement(s: Array) -> Array:

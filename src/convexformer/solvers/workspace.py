@@ -294,17 +294,18 @@ class Kernels:
         self._near: NDArray[np.float32] | None = None
         self._eta = np.zeros(design.n_groups)
         self.products = 0  # with kernels, since the one kept was brought up to date
+        self.serves_rough = True  # whether small kernels in float32 have been good enough
 
     def is_small(self, count: int) -> bool:
         """Whether a kernel of `count` groups is best formed exactly."""
         N = self.design.n_samples
-        return N * N * self.design.dim * count <= LARGE or self._keeps_own(count)
+        return N * N * self.design.dim * count <= LARGE or self.keeps_own(count)
 
     def exact(self, groups: Groups, eta: Array) -> Array:
         """The kernel in float64."""
         used = np.flatnonzero(eta > 0)
         groups, eta = groups[used], eta[used]
-        if not self._keeps_own(len(groups)):
+        if not self.keeps_own(len(groups)):
             return self.design.kernel(groups, eta, self.center)
         K = np.zeros((self.design.n_samples,) * 2)
         for k, weight in zip(groups.tolist(), eta, strict=True):
@@ -313,7 +314,19 @@ class Kernels:
             K += weight * self._own[k]
         return K
 
-    def _keeps_own(self, count: int) -> bool:
+    def may_be_rough(self, groups: Groups) -> bool:
+        """Whether a small kernel is worth forming in float32, if that is good enough."""
+        work = self.design.n_samples**2 * self.design.dim * len(groups)
+        return self.serves_rough and work > LARGE_GRAM and not self.keeps_own(len(groups))
+
+    def rough(self, groups: Groups, eta: Array, half: bool) -> NDArray[np.float32]:
+        """The kernel, or its lower half, in float32; not finite where it has not the range."""
+        used = np.flatnonzero(eta > 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.design.kernel(groups[used], eta[used], self.center, np.float32, half)
+
+    def keeps_own(self, count: int) -> bool:
+        """Whether so many groups more keep kernels of their own."""
         N = self.design.n_samples
         return (
             OWN_RATIO * self.design.dim >= N and 8 * N * N * (len(self._own) + count) <= CACHE_BYTES
