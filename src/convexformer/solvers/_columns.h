@@ -72,6 +72,43 @@ VECTORISED static void add_tile(Py_ssize_t rows, const double *const *a, Py_ssiz
             out[j * width + k] += sums[j][k];
 }
 
+/* The same of a tile twice as tall and as wide, so that sums do not wait for each other. */
+WIDE static void add_wide_tile(Py_ssize_t rows, const double *const *a, Py_ssize_t step,
+                               const double *x, Py_ssize_t width, double *out)
+{
+    double sums[2 * TILE][LANES], others[2 * TILE][LANES];
+    for (int j = 0; j < 2 * TILE; j++)
+        for (int k = 0; k < LANES; k++)
+            sums[j][k] = others[j][k] = 0;
+    for (Py_ssize_t i = 0; i < rows; i++, x += width)
+        for (int j = 0; j < 2 * TILE; j++) {
+            const double by = a[j][i * step];
+#pragma omp simd
+            for (int k = 0; k < LANES; k++)
+                sums[j][k] += by * x[k];
+#pragma omp simd
+            for (int k = 0; k < LANES; k++)
+                others[j][k] += by * x[LANES + k];
+        }
+    for (int j = 0; j < 2 * TILE; j++)
+        for (int k = 0; k < LANES; k++) {
+            out[j * width + k] += sums[j][k];
+            out[j * width + LANES + k] += others[j][k];
+        }
+}
+
+/* The same of `count` rows of sums, of two tiles at most, and all columns up to an `end`. */
+static void add(Py_ssize_t rows, const double *const *a, Py_ssize_t count, Py_ssize_t step,
+                const double *x, Py_ssize_t width, Py_ssize_t end, double *out)
+{
+    Py_ssize_t k = 0;
+    for (; HAS_WIDE && count > TILE && k + LANES < end; k += 2 * LANES)
+        add_wide_tile(rows, a, step, x + k, width, out + k);
+    for (; k < end; k += LANES)
+        for (int j = 0; j < count && j < 2 * TILE; j += TILE)
+            add_tile(rows, a + j, step, x + k, width, out + j * width + k);
+}
+
 /* M += X'V by entries, for `count` rows of V: as a rule they are two. */
 static inline void scatter(const Columns *X, Py_ssize_t count, const double *V, double *M)
 {
@@ -84,7 +121,7 @@ static inline void scatter(const Columns *X, Py_ssize_t count, const double *V, 
 /* M = X'V for some rows of V (count, N); M has room for whole tiles. */
 static void correlate(const Columns *X, Py_ssize_t count, const double *V, double *M)
 {
-    memset(M, 0, (count + TILE) * X->width * sizeof *M);
+    memset(M, 0, (count + 2 * TILE) * X->width * sizeof *M);
     if (X->A == NULL) {
         Py_ssize_t r = 0;
         for (; r + 2 <= count; r += 2)
@@ -95,12 +132,11 @@ static void correlate(const Columns *X, Py_ssize_t count, const double *V, doubl
     }
     for (Py_ssize_t first = 0; first < X->N; first += ROWS) {
         const Py_ssize_t rows = X->N - first < ROWS ? X->N - first : ROWS;
-        for (Py_ssize_t r = 0; r < count; r += TILE) {
-            const double *a[TILE];
-            for (int j = 0; j < TILE; j++) /* the last one again, where there are no more */
+        for (Py_ssize_t r = 0; r < count; r += 2 * TILE) {
+            const double *a[2 * TILE];
+            for (int j = 0; j < 2 * TILE; j++) /* the last one again, where there are no more */
                 a[j] = V + (r + j < count ? r + j : count - 1) * X->N + first;
-            for (Py_ssize_t k = 0; k < X->p; k += LANES)
-                add_tile(rows, a, 1, X->A + first * X->width + k, X->width, M + r * X->width + k);
+            add(rows, a, count - r, 1, X->A + first * X->width, X->width, X->p, M + r * X->width);
         }
     }
 }
@@ -124,11 +160,11 @@ VECTORISED static void weighted_gram(const Columns *X, const double *w, double *
 #pragma omp simd
             for (Py_ssize_t j = 0; j < width; j++)
                 scaled[i * width + j] = w[first + i] * x[i * width + j];
-        for (Py_ssize_t j = 0; j < X->p; j += TILE) {
-            const double *const a[TILE] = {scaled + j, scaled + j + 1, scaled + j + 2,
-                                           scaled + j + 3};
-            for (Py_ssize_t k = 0; k <= j; k += LANES)
-                add_tile(rows, a, width, x + k, width, G + j * width + k);
+        for (Py_ssize_t j = 0; j < X->p; j += 2 * TILE) {
+            const double *a[2 * TILE];
+            for (int r = 0; r < 2 * TILE; r++)
+                a[r] = scaled + j + r;
+            add(rows, a, X->p - j, width, x, width, j + 1, G + j * width);
         }
     }
 }

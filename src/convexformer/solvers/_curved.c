@@ -31,7 +31,7 @@
 
 /* About the largest eigenvalue of a positive (d, d) matrix, or a little more: the eighth root of what
    the eighth powers of all sum to. `block` has room for two such matrices. */
-static double largest(Py_ssize_t d, const float *G, double *block)
+VECTORISED static double largest(Py_ssize_t d, const float *G, double *block)
 {
     double trace = 0, sum = 0, *square = block, *next = block + d * d;
     for (Py_ssize_t j = 0; j < d; j++)
@@ -284,8 +284,8 @@ static int reserve(Newton *at, double **numbers)
                               &at->slope, &at->bend, &at->Q, &at->G, &at->scaled, &at->unit,
                               &at->limits, &at->step, &at->block};
     const Py_ssize_t sizes[] = {c * N, c * N, c * N, c * N, c * N, at->pairs * N, c * N, N, size,
-                                size, size, (c + at->pairs + TILE) * width, size * c, width, 2 * c,
-                                c * c, size * size, width * width, ROWS * width, at->blocks,
+                                size, size, (c + at->pairs + 2 * TILE) * width, size * c, width,
+                                2 * c, c * c, size * size, width * width, ROWS * width, at->blocks,
                                 at->blocks, at->blocks, 2 * square};
     const int count = sizeof sizes / sizeof *sizes;
     Py_ssize_t total = 0;
