@@ -215,8 +215,8 @@ class Problem(Dual):
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
         Z = plain(Z)
-        F = self.scores(Z) + self.inner_intercept(Z, b)
-        return self.loss_value(F) + beta * self.penalty.value(Z)
+        loss = self.loss_at(self.scores(Z), self.inner_intercept(Z, b))
+        return loss + beta * self.penalty.value(Z)
 
     def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
         """Primal value and dual bound of a model, from nothing but its coefficients."""
@@ -227,9 +227,8 @@ class Problem(Dual):
             return replace(found, beta=float(beta), beta_max=self.beta_max)
         self.disregard(Z)
         S, b = self.scores(Z), self.inner_intercept(Z, b)
-        primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
-        best = self.residual(S).F if self.loss.quadratic else S + self.best_intercept(S, b)
-        point = self.dual_point(best)
+        primal = self.loss_at(S, b) + beta * self.penalty.value(Z)
+        point = self.dual_point(self.best_scores(S, b))
         return Certificate(primal, self.dual_value(point, beta), float(beta), self.beta_max)
 
     # Second order -----------------------------------------------------------------------------

@@ -98,12 +98,21 @@ class ScoredLoss(WeightedLoss):
         if self.loss.quadratic:
             left = self.residual(S)
             return left.b, left.F, left.loss
-        b = self.best_intercept(S, b)
-        if not self.loss.translates:  # to the last digit what a certificate will make of it
-            b = self.inner_intercept(Z, self.outer_intercept(Z, b))
+        here = self.point(S, self._returned(Z, b))
+        if here is None or not here.settled:
+            b = self._returned(Z, self.best_intercept(S, b))
+            here = self.point(S, b)
+        if here is not None:
+            return here.b, here.F, here.loss
         F = S + b
         F.flags.writeable = False
         return b, F, self.loss_value(F)
+
+    def _returned(self, Z: Array, b: Array) -> Array:
+        """Inner intercept `b` to the last digit as a certificate will have it."""
+        if self.loss.translates:  # then that is at its best anyway
+            return b
+        return self.inner_intercept(Z, self.outer_intercept(Z, b))
 
     def predict(self, Z: Array, b: Array) -> Array:
         """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
