@@ -146,7 +146,7 @@ static void subtract(const Round *at, Py_ssize_t c, Py_ssize_t k, const double *
 }
 
 /* out = G x */
-VECTORISED static void bend(Py_ssize_t d, const float *G, const double *x, float *out)
+static inline void bend(Py_ssize_t d, const float *G, const double *x, float *out)
 {
     Py_ssize_t j = 0;
     memset(out, 0, d * sizeof *out);
