@@ -179,14 +179,14 @@ VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, 
     memset(bent, 0, size * sizeof *bent); /* G move */
     for (int inner = 0; inner < INNER; inner++) {
         double square = 0, change = 0;
-#pragma omp simd reduction(+ : square)
+#pragma omp simd safelen(4) reduction(+ : square)
         for (Py_ssize_t j = 0; j < size; j++) {
             next[j] = z[j] + move[j] + step * (r[j] - bent[j]);
             square += next[j] * next[j];
         }
         const double shrink = square > limit * limit ? 1 - limit / sqrt(square) : 0;
         moved = 0;
-#pragma omp simd reduction(+ : change, moved)
+#pragma omp simd safelen(4) reduction(+ : change, moved)
         for (Py_ssize_t j = 0; j < size; j++) {
             const double to = shrink * next[j] - z[j];
             change += (to - move[j]) * (to - move[j]);
