@@ -79,10 +79,11 @@ class Problem(Dual):
         self.design, self.penalty = design, penalty
         self.shape = (design.n_groups, design.dim, Y.shape[1])
         # Losses of a residual do not see a common shift: targets near zero round less.
-        shifts = intercept and loss.translates
-        self._shift = _location(loss, Y, weight) if shifts else np.zeros(Y.shape[1])
-        # A joint loss sums over outputs, which is fast where samples are adjacent.
-        Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
+        if intercept and loss.translates:
+            self._shift = _location(loss, Y, weight)
+            Y = np.asarray(Y - self._shift, order=loss.order)
+        else:
+            self._shift, Y = np.zeros(Y.shape[1]), np.array(Y, order=loss.order)
         super().__init__(loss, Y, weight, intercept)
         self.center = self._means() if intercept else None
 

@@ -42,7 +42,8 @@ class ScoredLoss(WeightedLoss):
             groups = np.asarray(Z.any(axis=(1, 2))).nonzero()[0]
             everything = self.design.prefers_all(groups)
             F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
-        return self._keep_scores(Z, F - lift)
+        # In the order of losses first: a row of few outputs is slow to subtract from.
+        return self._keep_scores(Z, np.asarray(F, order=self.loss.order) - lift)
 
     @property
     def follows(self) -> bool:
@@ -50,7 +51,7 @@ class ScoredLoss(WeightedLoss):
         return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
 
     def _keep_scores(self, Z: Array, S: Array) -> Array:
-        S = np.asarray(S, order="F" if self.loss.joint else "C")  # as losses read them
+        S = np.asarray(S, order=self.loss.order)
         S.flags.writeable = False
         self._scored = (Z.copy(), S) if Z.size + S.size < MOST_KEPT else None
         return S
