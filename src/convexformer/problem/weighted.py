@@ -66,8 +66,10 @@ class WeightedLoss:
 
     def loss_at(self, S: Array, b: Array) -> float:
         """The loss of scores ``S + b``."""
-        here = self.point(S, b)
-        return self.loss_value(S + b) if here is None else here.loss
+        here = self.residual(S) if self.loss.quadratic else self.point(S, b)
+        if here is None or here.b.tolist() != b.tolist():
+            return self.loss_value(S + b)
+        return here.loss
 
     def best_scores(self, S: Array, b: Array) -> Array:
         """Scores `S` with the best intercept, from `b` on."""
