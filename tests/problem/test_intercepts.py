@@ -33,6 +33,35 @@ def test_compiled_intercepts_are_numpys(name, c, weighted, scale, monkeypatch):
     np.testing.assert_allclose(found[0][1].sum(axis=0), 0.0, atol=1e-12)
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("name", "c"), [("logistic", 1), ("softmax", 2), ("softmax", 5)])
+def test_a_compiled_point_is_numpys(name, c, weighted, intercept, monkeypatch):
+    problem = small(name, c=c, weighted=weighted, intercept=intercept).problem()
+    S = np.asfortranarray(some_scores(problem))
+    S.flags.writeable = False
+    off = np.linspace(0.1, -0.2, c) if intercept else np.zeros(c)
+    best = problem.best_intercept(S, np.zeros(c))
+    for b, settled in ((best, True), (best + off, not intercept)):
+        found = problem.point(S, b)
+        assert found is problem.point(S, b.copy())  # it is kept
+        assert found.settled == settled
+        F, V, direction = found.F, found.V, problem._dual_direction(found.F)[0]
+        assert direction is V
+        monkeypatch.setattr(intercepts, "COMPILED", False)
+        assert problem.point(S, b + 1.0) is None
+        assert found.loss == pytest.approx(problem.loss_at(S, b), rel=1e-13)
+        np.testing.assert_array_equal(F, S + b)
+        np.testing.assert_allclose(V, problem._dual_direction(S + b)[0], rtol=1e-9, atol=1e-12)
+        monkeypatch.undo()
+
+
+def test_scores_beyond_all_bounds_are_left_to_numpy():
+    problem = small("logistic").problem()
+    for S in (np.full_like(problem.Y, 1e6), np.full_like(problem.Y, np.nan)):
+        assert problem.point(S, np.zeros(1)) is None
+
+
 @pytest.mark.parametrize(("name", "c"), [("logistic", 1), ("softmax", 3)])
 def test_what_is_beyond_bounds_is_drawn_inside(name, c):
     problem = small(name, c=c, weighted=True).problem()
@@ -52,5 +81,7 @@ def test_compiled_intercepts_refuse_arrays_of_other_sizes():
     ):
         with pytest.raises(ValueError, match="numbers of type"):
             way((4, 1), *arrays)
+    with pytest.raises(ValueError, match="numbers of type"):
+        intercepts._intercepts.point((4, 1), 2, F, F, F, b, F, F[1:])
     with pytest.raises(ValueError, match="range"):
         intercepts._intercepts.balanced((0, 1), 2, F, F, F, F.copy(), b)

@@ -2,6 +2,7 @@
    time to prepare. */
 
 #include "../_compiled.h"
+#include "../_products.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,28 +19,6 @@ typedef struct {
     double *out;      /* (N, c), or (p, c) */
     double *room;     /* 4 columns of p, or outputs side by side */
 } Few;
-
-/* s[r][l] = <x[r], z[l]>, of p entries. */
-VECTORISED static void score_rows(Py_ssize_t p, const double *const *x, const double *z,
-                                  double s[4][4])
-{
-    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
-    const double *z0 = z, *z1 = z0 + p, *z2 = z1 + p, *z3 = z2 + p;
-    double s00 = 0, s01 = 0, s02 = 0, s03 = 0, s10 = 0, s11 = 0, s12 = 0, s13 = 0;
-    double s20 = 0, s21 = 0, s22 = 0, s23 = 0, s30 = 0, s31 = 0, s32 = 0, s33 = 0;
-#pragma omp simd reduction(+ : s00, s01, s02, s03, s10, s11, s12, s13)                             \
-    reduction(+ : s20, s21, s22, s23, s30, s31, s32, s33)
-    for (Py_ssize_t j = 0; j < p; j++) {
-        s00 += x0[j] * z0[j], s01 += x0[j] * z1[j], s02 += x0[j] * z2[j], s03 += x0[j] * z3[j];
-        s10 += x1[j] * z0[j], s11 += x1[j] * z1[j], s12 += x1[j] * z2[j], s13 += x1[j] * z3[j];
-        s20 += x2[j] * z0[j], s21 += x2[j] * z1[j], s22 += x2[j] * z2[j], s23 += x2[j] * z3[j];
-        s30 += x3[j] * z0[j], s31 += x3[j] * z1[j], s32 += x3[j] * z2[j], s33 += x3[j] * z3[j];
-    }
-    s[0][0] = s00, s[0][1] = s01, s[0][2] = s02, s[0][3] = s03;
-    s[1][0] = s10, s[1][1] = s11, s[1][2] = s12, s[1][3] = s13;
-    s[2][0] = s20, s[2][1] = s21, s[2][2] = s22, s[2][3] = s23;
-    s[3][0] = s30, s[3][1] = s31, s[3][2] = s32, s[3][3] = s33;
-}
 
 /* m += v x and n += w x of eight rows x, from column `first` to `end`: they share what is read. */
 VECTORISED static void add_rows(const double *const *x, const double *v, const double *w,
@@ -78,7 +57,7 @@ static void score(const Few *at, Py_ssize_t l, Py_ssize_t few)
             at->room[q * at->p + j] = at->by[j * at->c + l + q];
     for (Py_ssize_t i = 0; i < at->N; i += 4) {
         take_rows(at, i, 4, x);
-        score_rows(at->p, x, at->room, s);
+        multiply_four(at->p, x, at->room, at->p, s);
         for (Py_ssize_t r = 0; r < 4 && i + r < at->N; r++)
             memcpy(at->out + (i + r) * at->c + l, s[r], few * sizeof *at->out);
     }

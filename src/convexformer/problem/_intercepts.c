@@ -178,7 +178,8 @@ VECTORISED static int balance(const Expansion *at, int rounds, double *out, doub
     return 1;
 }
 
-/* V (c, N) within the domain of the conjugate; 0 where it was beyond by more than rounding. */
+/* V (c, N) within the domain of the conjugate; 0 where it was beyond by more than rounding. `out` may
+   be V. */
 VECTORISED static int confine(const Expansion *at, const double *V, double *out)
 {
     const Py_ssize_t N = at->N, c = at->c;
@@ -191,8 +192,9 @@ VECTORISED static int confine(const Expansion *at, const double *V, double *out)
         for (Py_ssize_t i = 0; i < N; i++) {
             const double above = joint ? y[i] : y[i] > 0 ? 1 : 0, low = a[i] * (above - 1);
             const double top = a[i] * above, lift = v[i] < low ? low : v[i];
-            to[i] = lift > top ? top : lift;
-            far += fabs(to[i] - v[i]) <= ROUNDING * a[i] ? 0 : 1;
+            const double inside = lift > top ? top : lift;
+            far += fabs(inside - v[i]) <= ROUNDING * a[i] ? 0 : 1;
+            to[i] = inside;
         }
     }
     for (Py_ssize_t i = 0; i < N && c > 1; i++) { /* as is assumed of their correlations */
@@ -212,12 +214,12 @@ static int prepare(Expansion *at, int count, PyObject **given, Py_buffer *views,
                    const Py_ssize_t *sizes, int writable, Py_ssize_t parts, double **numbers)
 {
     const Py_ssize_t N = at->N, c = at->c;
-    void *of[5];
+    void *of[6];
     if (N < 1 || c < 1) {
         PyErr_SetString(PyExc_ValueError, "Sizes are out of range.");
         return 0;
     }
-    if (!get_arrays(count, given, views, of, "ddddd", sizes, writable))
+    if (!get_arrays(count, given, views, of, "dddddd", sizes, writable))
         return 0;
     double *next = *numbers = malloc((parts * N + c * c + 6 * c) * sizeof *next);
     if (next == NULL) {
@@ -255,6 +257,34 @@ static PyObject *best(PyObject *self, PyObject *args)
     done = settle(&at, views[0].buf, views[3].buf, at.bend + at.c * at.c);
     Py_END_ALLOW_THREADS
     return finish(done, 4, views, numbers);
+}
+
+/* All that is to be known at scores F = S + b. */
+static PyObject *point(PyObject *self, PyObject *args)
+{
+    PyObject *given[6];
+    Py_buffer views[6];
+    Expansion at;
+    double *numbers;
+    int rounds, done, settled;
+    if (!PyArg_ParseTuple(args, "(nn)iOOOOOO", &at.N, &at.c, &rounds, given, given + 1, given + 2,
+                          given + 3, given + 4, given + 5))
+        return NULL;
+    const Py_ssize_t all = at.N * at.c, sizes[6] = {all, all, at.N, at.c, all, all};
+    if (!prepare(&at, 6, given, views, sizes, 4, 3 * at.c + 1, &numbers))
+        return NULL;
+    double *room = at.bend + at.c * at.c, *V = views[5].buf;
+    Sums sums = {0, room, room + at.c};
+    memset(room, 0, 6 * at.c * sizeof *room);
+    at.Y = views[1].buf, at.weight = views[2].buf, at.F = views[4].buf;
+    Py_BEGIN_ALLOW_THREADS
+    expand(&at, views[0].buf, views[3].buf, &sums);
+    settled = rounds == 0 || is_balanced(at.c, &sums);
+    done = balance(&at, rounds, V, room + 2 * at.c, room + 3 * at.c) && confine(&at, V, V);
+    Py_END_ALLOW_THREADS
+    free(numbers);
+    release(6, views);
+    return Py_BuildValue("idi", done, sums.loss, settled);
 }
 
 static PyObject *balanced(PyObject *self, PyObject *args)
@@ -300,6 +330,10 @@ static PyMethodDef methods[] = {
     {"best", best, METH_VARARGS,
      "best((N, c), S, Y, weight, b) -> whether there is curvature\n\n"
      "b (c,), in place, becomes the intercept at which the loss of scores S + b is least."},
+    {"point", point, METH_VARARGS,
+     "point((N, c), rounds, S, Y, weight, b, F, V) -> (found, loss, settled)\n\n"
+     "F (c, N) = S + b, the loss there, V as `balanced` and `confined` have it, and whether b is the\n"
+     "best intercept; not found where there is no curvature, or V is beyond bounds."},
     {"balanced", balanced, METH_VARARGS,
      "balanced((N, c), rounds, V, P, weight, out, step) -> whether there is curvature\n\n"
      "out (c, N) = V weighted, and made to sum to zero; steps of intercepts are added to `step`."},

@@ -3,6 +3,17 @@ from numpy.typing import NDArray
 Shape = tuple[int, ...]
 
 def best(shape: Shape, S: NDArray, Y: NDArray, weight: NDArray, b: NDArray) -> bool: ...
+def point(
+    shape: tuple[int, int],
+    rounds: int,
+    S: NDArray,
+    Y: NDArray,
+    weight: NDArray,
+    b: NDArray,
+    F: NDArray,
+    V: NDArray,
+    /,
+) -> tuple[bool, float, bool]: ...
 def balanced(
     shape: Shape,
     rounds: int,

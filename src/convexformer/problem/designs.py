@@ -92,7 +92,7 @@ class Design(ABC):
         """``M_k = A_k' V`` for all groups: ``(n_groups, d, c)``."""
 
     def some(self) -> Array:
-        """All columns of a few samples, to be read only."""
+        """Columns of a few samples, to be read only, by which the size of numbers is judged."""
         return self.gather(slice(0, 8), np.arange(self.n_groups))
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:

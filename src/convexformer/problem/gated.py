@@ -138,8 +138,12 @@ class GatedDesign(Design):
     def gather(self, rows: slice, groups: Groups) -> Array:
         gate, token = np.divmod(groups, self.n_tokens)
         A = self.tokens.gather(rows, token)  # (rows, groups * d), a fresh copy
-        A.reshape(len(A), len(groups), self.dim)[~self.gates[rows][:, gate]] = 0.0
+        closed = np.flatnonzero(~self.gates[rows][:, gate])  # of these indices NumPy is quickest
+        A.reshape(-1, self.dim)[closed] = 0.0
         return A
+
+    def some(self) -> Array:
+        return self.tokens.some()  # before gates are closed
 
     def prefers_all(self, groups: Groups) -> bool:
         return 32 * len(groups) >= self.n_groups  # tokens are shared by gates, gathered ones not

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,16 @@ Array = NDArray[np.float64]
 MOST_OUTPUTS = 16  # beyond which large products are quicker
 
 
+class Point(NamedTuple):
+    """A loss at scores with an intercept."""
+
+    b: Array  # (c,)
+    F: Array  # (N, c), scores with it, to be read only
+    V: Array  # (N, c), `balanced` and `confined`
+    loss: float
+    settled: bool  # whether the intercept is at its best
+
+
 def suit(loss: Loss, *arrays: Array) -> bool:
     """Whether compiled code is for this loss of arrays ``(N, c)``, as they lie in memory."""
     c = arrays[0].shape[1]
@@ -34,6 +46,17 @@ def best(loss: Loss, S: Array, Y: Array, weight: Array, b: Array) -> Array | Non
     if not suit(loss, S, Y) or not _intercepts.best(S.shape, S.T, Y.T, weight, b):
         return None
     return b
+
+
+def point(loss: Loss, S: Array, Y: Array, weight: Array, b: Array, intercept: bool) -> Point | None:
+    """All that is to be known of the loss at scores ``S + b``."""
+    if not suit(loss, S, Y):
+        return None
+    F, V = np.empty(S.shape, order="F"), np.empty(S.shape, order="F")
+    rounds = 2 if intercept else 0
+    found, value, settled = _intercepts.point(S.shape, rounds, S.T, Y.T, weight, b, F.T, V.T)
+    F.flags.writeable = False
+    return Point(b, F, V, value, bool(settled)) if found else None
 
 
 def balanced(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import factorial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ class Loss(ABC):
     """A convex loss of scores, one entry per output unless `joint`."""
 
     joint: ClassVar[bool] = False
+    order: ClassVar[Literal["C", "F"]] = "C"
+    """How scores and targets lie: sums over outputs are fast where samples are adjacent."""
     quadratic: ClassVar[bool] = False
     """The second-order model is the loss itself."""
     translates: ClassVar[bool] = False
@@ -242,6 +244,7 @@ class Softmax(Loss):
     """
 
     joint: ClassVar[bool] = True
+    order: ClassVar[Literal["C", "F"]] = "F"
 
     def value(self, F: Array, Y: Array) -> Array:
         F = np.asfortranarray(F)

@@ -80,10 +80,11 @@ class Problem(Dual):
         self.design, self.penalty = design, penalty
         self.shape = (design.n_groups, design.dim, Y.shape[1])
         # Losses of a residual do not see a common shift: targets near zero round less.
-        shifts = intercept and loss.translates
-        self._shift = _location(loss, Y, weight) if shifts else np.zeros(Y.shape[1])
-        # A joint loss sums over outputs, which is fast where samples are adjacent.
-        Y = np.asarray(Y - self._shift, order="F" if loss.joint else "C")
+        if intercept and loss.translates:
+            self._shift = _location(loss, Y, weight)
+            Y = np.asarray(Y - self._shift, order=loss.order)
+        else:
+            self._shift, Y = np.zeros(Y.shape[1]), np.array(Y, order=loss.order)
         super().__init__(loss, Y, weight, intercept)
         self.center = self._means() if intercept else None
 
@@ -217,8 +218,8 @@ class Problem(Dual):
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
         Z = plain(Z)
-        F = self.scores(Z) + self.inner_intercept(Z, b)
-        return self.loss_value(F) + beta * self.penalty.value(Z)
+        loss = self.loss_at(self.scores(Z), self.inner_intercept(Z, b))
+        return loss + beta * self.penalty.value(Z)
 
     def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
         """Primal value and dual bound of a model, from nothing but its coefficients."""
@@ -230,9 +231,8 @@ class Problem(Dual):
         self.disregard(Z)
         beta_max = self.beta_max  # first: its dual point may be at hand
         S, b = self.scores(Z), self.inner_intercept(Z, b)
-        primal = self.loss_value(S + b) + beta * self.penalty.value(Z)
-        best = self.residual(S).F if self.loss.quadratic else S + self.best_intercept(S, b)
-        point = self.dual_point(best)
+        primal = self.loss_at(S, b) + beta * self.penalty.value(Z)
+        point = self.dual_point(self.best_scores(S, b))
         return Certificate(primal, self.dual_value(point, beta), float(beta), beta_max)
 
     # Second order -----------------------------------------------------------------------------

@@ -42,7 +42,8 @@ class ScoredLoss(WeightedLoss):
             groups = np.asarray(Z.any(axis=(1, 2))).nonzero()[0]
             everything = self.design.prefers_all(groups)
             F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
-        return self._keep_scores(Z, F - lift)
+        # In the order of losses first: a row of few outputs is slow to subtract from.
+        return self._keep_scores(Z, np.asarray(F, order=self.loss.order) - lift)
 
     @property
     def follows(self) -> bool:
@@ -50,7 +51,7 @@ class ScoredLoss(WeightedLoss):
         return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
 
     def _keep_scores(self, Z: Array, S: Array) -> Array:
-        S = np.asarray(S, order="F" if self.loss.joint else "C")  # as losses read them
+        S = np.asarray(S, order=self.loss.order)
         S.flags.writeable = False
         self._scored = (Z.copy(), S) if Z.size + S.size < MOST_KEPT else None
         return S
@@ -98,12 +99,21 @@ class ScoredLoss(WeightedLoss):
         if self.loss.quadratic:
             left = self.residual(S)
             return left.b, left.F, left.loss
-        b = self.best_intercept(S, b)
-        if not self.loss.translates:  # to the last digit what a certificate will make of it
-            b = self.inner_intercept(Z, self.outer_intercept(Z, b))
+        here = self.point(S, self._returned(Z, b))
+        if here is None or not here.settled:
+            b = self._returned(Z, self.best_intercept(S, b))
+            here = self.point(S, b)
+        if here is not None:
+            return here.b, here.F, here.loss
         F = S + b
         F.flags.writeable = False
         return b, F, self.loss_value(F)
+
+    def _returned(self, Z: Array, b: Array) -> Array:
+        """Inner intercept `b` to the last digit as a certificate will have it."""
+        if self.loss.translates:  # then that is at its best anyway
+            return b
+        return self.inner_intercept(Z, self.outer_intercept(Z, b))
 
     def predict(self, Z: Array, b: Array) -> Array:
         """``F = sum_k X_k Z_k + b``, ``(N, c)``."""

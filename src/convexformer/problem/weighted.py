@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import intercepts
+from .intercepts import Point
 from .joint import joint_newton
 from .losses import Loss
 from .points import Residual, residual
@@ -35,6 +36,7 @@ class WeightedLoss:
     def _forget(self) -> None:
         self._expanded: tuple[Array, tuple[Array, Array, Array]] | None = None
         self._left: tuple[Array | None, Residual] | None = None
+        self._met: tuple[Array | None, Point] | None = None
 
     def residual(self, S: Array) -> Residual:
         """What scores `S`, with an intercept or not, leave of the targets of a squared loss.
@@ -48,6 +50,35 @@ class WeightedLoss:
         few = S.size < MOST_KEPT // 4
         self._left = (S if lasts(S) else None, found) if few else None
         return found
+
+    def point(self, S: Array, b: Array) -> Point | None:
+        """All that is to be known of the loss at scores ``S + b``, where that is compiled.
+
+        The last one is kept, to be found by the array of its scores.
+        """
+        kept = self._met  # once: another thread may put its own there
+        if kept is not None and kept[0] is S and kept[1].b.tolist() == b.tolist():
+            return kept[1]
+        found = intercepts.point(self.loss, S, self.Y, self.weight, b, self.intercept)
+        few = S.size < MOST_KEPT // 4
+        self._met = (S if lasts(S) else None, found) if found is not None and few else None
+        return found
+
+    def loss_at(self, S: Array, b: Array) -> float:
+        """The loss of scores ``S + b``."""
+        here = self.residual(S) if self.loss.quadratic else self.point(S, b)
+        if here is None or here.b.tolist() != b.tolist():
+            return self.loss_value(S + b)
+        return here.loss
+
+    def best_scores(self, S: Array, b: Array) -> Array:
+        """Scores `S` with the best intercept, from `b` on."""
+        if self.loss.quadratic:
+            return self.residual(S).F
+        here = self.point(S, b)
+        if here is not None and here.settled:
+            return here.F
+        return S + self.best_intercept(S, b)
 
     def loss_value(self, F: Array) -> float:
         """``sum_i a_i loss(F_i, Y_i)`` at inner scores `F`."""

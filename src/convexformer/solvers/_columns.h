@@ -4,72 +4,63 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LANES 8 /* columns that are summed side by side */
-#define TILE 4  /* rows of sums */
-#define ROWS 64 /* samples that are multiplied at a time, and stay in cache */
+#define TILE 4         /* columns that are multiplied together */
+#define LINE 8         /* numbers that are read together */
+#define NEAR (1 << 13) /* lines that stay in cache while they are multiplied with each other */
 
 typedef struct {
     Py_ssize_t N, n, d, p;  /* p = n d columns */
-    Py_ssize_t width;       /* of a row: p and perhaps some zeros */
-    double *A;              /* (N, width), or NULL, then entries: */
+    Py_ssize_t width;       /* p, up to a whole tile */
+    Py_ssize_t pitch;       /* from one column to the next */
+    double *A, *scaled;     /* (width, pitch), zero beyond p, and a tile more; or NULL, then entries: */
     int32_t *start;         /* (N + 1,) */
     int32_t *column;
-    double *value;
+    double *value, *room;   /* the latter what A lies in */
 } Columns;
 
-/* Whole lanes; an odd number of them where rows are long, whose starts then spread over the cache. */
-static Py_ssize_t row_width(Py_ssize_t p)
-{
-    const Py_ssize_t lanes = (p + LANES - 1) / LANES;
-    return (lanes > 8 ? lanes | 1 : lanes) * LANES;
-}
-
-/* f = X z; z has a whole width */
+/* f = X z; z has a whole width, of which tiles that are zero are passed over. */
 VECTORISED static void predict(const Columns *X, const double *z, double *f)
 {
-    const Py_ssize_t width = X->width;
-    for (Py_ssize_t i = 0; i < X->N && X->A == NULL; i++) {
+    const Py_ssize_t N = X->N;
+    for (Py_ssize_t i = 0; i < N && X->A == NULL; i++) {
         double total = 0;
         for (int32_t l = X->start[i]; l < X->start[i + 1]; l++)
             total += X->value[l] * z[X->column[l]];
         f[i] = total;
     }
-    for (Py_ssize_t i = 0; i < X->N && X->A != NULL; i += TILE) {
-        const double *x[TILE];
-        double sums[TILE][LANES] = {{0}};
-        for (int r = 0; r < TILE; r++) /* the last one again, where there are no more */
-            x[r] = X->A + (i + r < X->N ? i + r : X->N - 1) * width;
-        for (Py_ssize_t j = 0; j < width; j += LANES)
-            for (int r = 0; r < TILE; r++)
+    if (X->A != NULL)
+        memset(f, 0, N * sizeof *f);
+    for (Py_ssize_t j = 0; j < X->width && X->A != NULL; j += TILE) {
+        const double *a0 = X->A + j * X->pitch, *a1 = a0 + X->pitch;
+        const double *a2 = a1 + X->pitch, *a3 = a2 + X->pitch;
+        const double z0 = z[j], z1 = z[j + 1], z2 = z[j + 2], z3 = z[j + 3];
+        if (z0 == 0 && z1 == 0 && z2 == 0 && z3 == 0)
+            continue;
 #pragma omp simd
-                for (int k = 0; k < LANES; k++)
-                    sums[r][k] += x[r][j + k] * z[j + k];
-        for (int r = 0; r < TILE && i + r < X->N; r++) {
-            double total = 0;
-            for (int k = 0; k < LANES; k++)
-                total += sums[r][k];
-            f[i + r] = total;
-        }
+        for (Py_ssize_t i = 0; i < N; i++)
+            f[i] += (z0 * a0[i] + z1 * a1[i]) + (z2 * a2[i] + z3 * a3[i]);
     }
 }
 
-/* out[j, k] += sum_i a[j][i step] x[i, k] over some rows of x, for all j and k of a tile. */
-VECTORISED static void add_tile(Py_ssize_t rows, const double *const *a, Py_ssize_t step,
-                                const double *x, Py_ssize_t width, double *out)
+/* Samples that are multiplied at a time. */
+static Py_ssize_t rows_of(const Columns *X)
 {
-    const double *a0 = a[0], *a1 = a[1], *a2 = a[2], *a3 = a[3];
-    double sums[TILE][LANES] = {{0}};
-    for (Py_ssize_t i = 0; i < rows; i++, x += width)
-#pragma omp simd
-        for (int k = 0; k < LANES; k++) {
-            sums[0][k] += a0[i * step] * x[k];
-            sums[1][k] += a1[i * step] * x[k];
-            sums[2][k] += a2[i * step] * x[k];
-            sums[3][k] += a3[i * step] * x[k];
-        }
-    for (int j = 0; j < TILE; j++)
-        for (int k = 0; k < LANES; k++)
-            out[j * width + k] += sums[j][k];
+    const Py_ssize_t most = (NEAR / X->width + 1) * LINE;
+    return X->N < most ? X->N : most;
+}
+
+/* out[r, k] += <a[r], X_k> over some samples from `first` on, for all r of a tile and k up to `end`,
+   and perhaps a few more. */
+static void add_products(const Columns *X, Py_ssize_t first, Py_ssize_t rows, const double *const *a,
+                         Py_ssize_t end, double *out)
+{
+    double s[TILE][TILE];
+    for (Py_ssize_t k = 0; k < end; k += TILE) {
+        multiply_four(rows, a, X->A + k * X->pitch + first, X->pitch, s);
+        for (int r = 0; r < TILE; r++)
+            for (int l = 0; l < TILE; l++)
+                out[r * X->width + k + l] += s[r][l];
+    }
 }
 
 /* M += X'V by entries, for `count` rows of V: as a rule they are two. */
@@ -93,60 +84,61 @@ static void correlate(const Columns *X, Py_ssize_t count, const double *V, doubl
             scatter(X, 1, V + r * X->N, M + r * X->width);
         return;
     }
-    for (Py_ssize_t first = 0; first < X->N; first += ROWS) {
-        const Py_ssize_t rows = X->N - first < ROWS ? X->N - first : ROWS;
+    for (Py_ssize_t first = 0, most = rows_of(X); first < X->N; first += most)
         for (Py_ssize_t r = 0; r < count; r += TILE) {
             const double *a[TILE];
             for (int j = 0; j < TILE; j++) /* the last one again, where there are no more */
                 a[j] = V + (r + j < count ? r + j : count - 1) * X->N + first;
-            for (Py_ssize_t k = 0; k < X->p; k += LANES)
-                add_tile(rows, a, 1, X->A + first * X->width + k, X->width, M + r * X->width + k);
+            add_products(X, first, X->N - first < most ? X->N - first : most, a, X->p,
+                         M + r * X->width);
         }
-    }
 }
 
-/* The lower half of X' diag(w) X in G (width, width); `scaled` has room for ROWS of a width. */
-VECTORISED static void weighted_gram(const Columns *X, const double *w, double *scaled, double *G)
+/* The lower half of X' diag(w) X in G (width, width). */
+VECTORISED static void weighted_gram(const Columns *X, const double *w, double *G)
 {
-    const Py_ssize_t width = X->width;
+    const Py_ssize_t N = X->N, width = X->width, most = rows_of(X);
     memset(G, 0, width * width * sizeof *G);
-    for (Py_ssize_t i = 0; i < X->N && X->A == NULL; i++)
+    for (Py_ssize_t i = 0; i < N && X->A == NULL; i++)
         for (int32_t l = X->start[i]; l < X->start[i + 1]; l++) {
             const double by = w[i] * X->value[l];
             double *row = G + X->column[l] * width;
             for (int32_t m = X->start[i]; m <= l; m++)
                 row[X->column[m]] += by * X->value[m];
         }
-    for (Py_ssize_t first = 0; first < X->N && X->A != NULL; first += ROWS) {
-        const Py_ssize_t rows = X->N - first < ROWS ? X->N - first : ROWS;
-        const double *x = X->A + first * width;
-        for (Py_ssize_t i = 0; i < rows; i++)
+    for (Py_ssize_t first = 0; first < N && X->A != NULL; first += most)
+        for (Py_ssize_t j = 0; j < width; j += TILE) {
+            const Py_ssize_t rows = N - first < most ? N - first : most;
+            const double *a[TILE];
+            for (int r = 0; r < TILE; r++) {
+                const double *x = X->A + (j + r) * X->pitch + first;
+                double *to = X->scaled + r * X->pitch;
+                a[r] = to;
 #pragma omp simd
-            for (Py_ssize_t j = 0; j < width; j++)
-                scaled[i * width + j] = w[first + i] * x[i * width + j];
-        for (Py_ssize_t j = 0; j < X->p; j += TILE) {
-            const double *const a[TILE] = {scaled + j, scaled + j + 1, scaled + j + 2,
-                                           scaled + j + 3};
-            for (Py_ssize_t k = 0; k <= j; k += LANES)
-                add_tile(rows, a, width, x + k, width, G + j * width + k);
+                for (Py_ssize_t i = 0; i < rows; i++)
+                    to[i] = w[first + i] * x[i];
+            }
+            add_products(X, first, rows, a, j + 1, G + j * width);
         }
-    }
 }
 
 /* Which columns are taken ---------------------------------------------------------------------- */
 
-/* out[i] = columns of x[i] that have a place, less their means; `from` says where these are. */
-VECTORISED static void gather(Py_ssize_t rows, Py_ssize_t width, const double *x, Py_ssize_t p,
-                              const Py_ssize_t *from, const double *center, Py_ssize_t by,
-                              double *out)
+#define FEW 64 /* rows that stay in cache from column to column */
+
+/* A = columns of X (N, width) that have a place, less their means; `from` says where these are. */
+static void gather(const Columns *to, Py_ssize_t width, const double *X, const Py_ssize_t *from,
+                   const double *center)
 {
-    for (Py_ssize_t j = 0, end; j < p; j = end) {
-        for (end = j + 1; end < p && from[end] == from[end - 1] + 1;)
-            end++;
-        for (Py_ssize_t i = 0; i < rows; i++)
-            for (Py_ssize_t k = j; k < end; k++)
-                out[i * by + k] = x[i * width + from[j] + k - j] - center[k];
-    }
+    const Py_ssize_t N = to->N;
+    for (Py_ssize_t first = 0; first < N; first += FEW)
+        for (Py_ssize_t j = 0; j < to->p; j++) {
+            const double *x = X + first * width + from[j], mean = center[j];
+            double *a = to->A + j * to->pitch + first;
+            for (Py_ssize_t i = 0; i < FEW && first + i < N; i++)
+                a[i] = x[i * width] - mean;
+        }
+    memset(to->A + to->p * to->pitch, 0, (to->width - to->p) * to->pitch * sizeof *to->A);
 }
 
 /* Columns of X (N, width) that have a place, less their means: 0 where memory is short, -1 where a
@@ -156,11 +148,14 @@ static int take(Py_ssize_t width, const double *X, const int32_t *place, const d
 {
     Py_ssize_t *from = malloc(to->p * sizeof *from), taken = 0;
     int sound = 1;
-    to->A = calloc(to->N * to->width, sizeof *to->A);
-    if (to->A == NULL || from == NULL) {
+    to->pitch = ((to->N + LINE - 1) / LINE | 1) * LINE; /* columns begin in different places of cache */
+    to->room = malloc(((to->width + TILE) * to->pitch + LINE) * sizeof *to->room);
+    if (to->room == NULL || from == NULL) {
         free(from);
         return 0;
     }
+    to->A = to->room + (LINE - (uintptr_t)to->room / sizeof *to->A % LINE) % LINE;
+    to->scaled = to->A + to->width * to->pitch;
     for (Py_ssize_t j = 0; j < to->p; j++)
         from[j] = -1;
     for (Py_ssize_t j = 0; j < width && sound; j++)
@@ -170,9 +165,8 @@ static int take(Py_ssize_t width, const double *X, const int32_t *place, const d
                 from[place[j]] = j, taken++;
         }
     sound &= taken == to->p;
-    for (Py_ssize_t first = 0; first < to->N && sound; first += ROWS)
-        gather(to->N - first < ROWS ? to->N - first : ROWS, width, X + first * width, to->p, from,
-               center, to->width, to->A + first * to->width);
+    if (sound)
+        gather(to, width, X, from, center);
     free(from);
     return sound ? 1 : -1;
 }

@@ -12,6 +12,7 @@
 #include "../_compiled.h"
 #include "../_intercepts.h"
 #include "../_losses.h"
+#include "../_products.h"
 #include "_columns.h"
 #include "_objective.h"
 #include "_sweeps.h"
@@ -31,7 +32,7 @@
 
 /* About the largest eigenvalue of a positive (d, d) matrix, or a little more: the eighth root of what
    the eighth powers of all sum to. `block` has room for two such matrices. */
-static double largest(Py_ssize_t d, const float *G, double *block)
+VECTORISED static double largest(Py_ssize_t d, const float *G, double *block)
 {
     double trace = 0, sum = 0, *square = block, *next = block + d * d;
     for (Py_ssize_t j = 0; j < d; j++)
@@ -88,7 +89,7 @@ VECTORISED static int form(Newton *at)
         const double shared = at->P[of.l * N] * at->P[of.m * N];
         first = both == 0 ? shared : first;
         if (both == 0 || !alike)
-            weighted_gram(at->X, at->W + both * N, at->scaled, at->G);
+            weighted_gram(at->X, at->W + both * N, at->G);
         add_pair(at, of, alike ? shared / first : 1);
     }
     for (Py_ssize_t u = 0; u < size && at->intercept; u++) {
@@ -281,12 +282,12 @@ static int reserve(Newton *at, double **numbers)
     const Py_ssize_t square = at->width * at->width;
     double **const parts[] = {&at->y, &at->f, &at->turn, &at->trial, &at->V, &at->W, &at->P,
                               &at->value, &at->to, &at->move, &at->M, &at->sums, &at->T, &at->part,
-                              &at->slope, &at->bend, &at->Q, &at->G, &at->scaled, &at->unit,
-                              &at->limits, &at->step, &at->block};
+                              &at->slope, &at->bend, &at->Q, &at->G, &at->unit, &at->limits,
+                              &at->step, &at->block};
     const Py_ssize_t sizes[] = {c * N, c * N, c * N, c * N, c * N, at->pairs * N, c * N, N, size,
                                 size, size, (c + at->pairs + TILE) * width, size * c, width, 2 * c,
-                                c * c, size * size, width * width, ROWS * width, at->blocks,
-                                at->blocks, at->blocks, 2 * square};
+                                c * c, size * size, width * width, at->blocks, at->blocks,
+                                at->blocks, 2 * square};
     const int count = sizeof sizes / sizeof *sizes;
     Py_ssize_t total = 0;
     for (int k = 0; k < count; k++)
@@ -339,7 +340,7 @@ static int run(Newton *at, Columns *X, Py_ssize_t entries, Py_ssize_t width, voi
     free(at->gram);
     free(at->rows);
     free(at->first);
-    free(X->A);
+    free(X->room);
     free(X->start);
     free(X->column);
     free(X->value);
@@ -362,7 +363,7 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
         width > INT32_MAX ||
         (at.blocks != X.n && at.blocks != X.n * at.c))
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    X.p = X.n * X.d, X.width = row_width(X.p);
+    X.p = X.n * X.d, X.width = (X.p + TILE - 1) / TILE * TILE;
     at.pairs = at.c > 1 ? at.c * (at.c - 1) / 2 : 1;
     at.size = X.p * at.c, at.width = at.size / at.blocks;
     const int dense = entries < 0;

@@ -15,7 +15,7 @@ typedef struct {
     double *Z, *to, *move, *M;  /* (size,): coefficients, where the model has them, correlations */
     double *sums, *T, *part;    /* X'V and X'W; (c, size): what intercepts take; (p,) */
     double *slope, *bend;       /* of intercepts: L^-1 slopes, and L, their curvature's factor */
-    double *Q, *G, *scaled;     /* (size, size): the Hessian; of one pair, and room for rows */
+    double *Q, *G;              /* (size, size): the Hessian; and of one pair of outputs */
     double *unit, *limits, *step, *block;
     float *gram;
     const void **rows;          /* of Q, and of gram, by block */

@@ -146,7 +146,7 @@ static void subtract(const Round *at, Py_ssize_t c, Py_ssize_t k, const double *
 }
 
 /* out = G x */
-VECTORISED static void bend(Py_ssize_t d, const float *G, const double *x, float *out)
+static inline void bend(Py_ssize_t d, const float *G, const double *x, float *out)
 {
     Py_ssize_t j = 0;
     memset(out, 0, d * sizeof *out);
@@ -179,14 +179,14 @@ VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, 
     memset(bent, 0, size * sizeof *bent); /* G move */
     for (int inner = 0; inner < INNER; inner++) {
         double square = 0, change = 0;
-#pragma omp simd reduction(+ : square)
+#pragma omp simd safelen(4) reduction(+ : square)
         for (Py_ssize_t j = 0; j < size; j++) {
             next[j] = z[j] + move[j] + step * (r[j] - bent[j]);
             square += next[j] * next[j];
         }
         const double shrink = square > limit * limit ? 1 - limit / sqrt(square) : 0;
         moved = 0;
-#pragma omp simd reduction(+ : change, moved)
+#pragma omp simd safelen(4) reduction(+ : change, moved)
         for (Py_ssize_t j = 0; j < size; j++) {
             const double to = shrink * next[j] - z[j];
             change += (to - move[j]) * (to - move[j]);
@@ -277,14 +277,16 @@ VECTORISED static double rise(const Round *at, Py_ssize_t first, const double *Z
 }
 
 /* Shares, which sum to 1, with which a part's moves on a trail cancel best; 0 if there are none. */
-static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *share)
+VECTORISED static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *share)
 {
-    const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
+    const Py_ssize_t one = at->d * at->c, all = at->n * one;
+    const int whole = at->part == at->c; /* then what tokens have of it lies in one piece */
+    const Py_ssize_t pieces = whole ? 1 : at->n, size = whole ? all : at->d * at->part;
     double C[SWEEPS][SWEEPS], trace = 0, total = 0;
     for (int s = 0; s < at->sweeps; s++)
         for (int t = 0; t <= s; t++) {
             double dot = 0;
-            for (Py_ssize_t k = 0; k < at->n; k++) {
+            for (Py_ssize_t k = 0; k < pieces; k++) {
                 const double *a = Zs + s * all + k * one + first * at->d, *b = a + (t - s) * all;
 #pragma omp simd reduction(+ : dot)
                 for (Py_ssize_t j = 0; j < size; j++)

@@ -112,7 +112,7 @@ class Iterate:
             warm = cls.at(problem, init.Z, problem.scores(init.Z), inner)
             if warm.primal(beta) <= loss:
                 return warm
-        S = np.zeros(F.shape, order="F" if problem.loss.joint else "C")
+        S = np.zeros(F.shape, order=problem.loss.order)
         return cls(np.zeros(problem.shape), S, b, F, loss, 0.0)
 
     def primal(self, beta: float) -> float:
