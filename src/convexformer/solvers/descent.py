@@ -42,6 +42,7 @@ SMALL_PART = 0.1  # of the largest excess: tokens that a first Gram matrix is sp
 SOME = 16  # tokens whose sweeps tell as well as steps on all at once whether they will be slow
 FEWER = 8  # that are ready soon enough for sweeps once steps have not been slow
 FAIR = 0.2  # relative gap that is a good start where tokens enter at once, and cost little
+NEARLY = 1.5  # times the gap that is wanted: a round that may reach that may reach it
 FIRST_GAIN = 0.1  # by which a round reduces the gap where more tokens are to come
 
 
@@ -114,7 +115,7 @@ def _target(goal: float, gap: float, gain: float, everyone: bool) -> float:
 
     Where one more round will be due, that may bring tokens, they share the way.
     """
-    if everyone and gain * gap > goal:
+    if everyone and gain * gap > NEARLY * goal:
         return float(np.sqrt(goal * gap))
     return max(goal, gain * gap)
 
