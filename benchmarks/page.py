@@ -18,65 +18,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 AT_ONCE = timedelta(hours=2)  # cells measured within it are of one solver
 LONG_AGO = "2000-01-01T00:00+00:00"
 
-INTRODUCTION = """# Ahead of every peer, at the same certified gap?
-
-Made by `python -m benchmarks.page` from `benchmarks/results/*.json`. No number is typed by hand.
-
-Every contestant minimises the same objective on the same arrays (`benchmarks/objective.py`), and
-what it returns is judged by one measure: the relative duality gap, recomputed in float64 from its
-coefficients by code that is nobody's solver. A cell is won by the shortest time to a gap of 1e-6,
-or to the gap that stands beside it.
-
-In short: in most cells with correlated tokens and a penalty that is not strong, and where outputs
-are many, no peer arrives within some 12 times the time that ours takes; elsewhere the best one is
-often within a factor of two to four. Cells in which a peer is ahead are listed as lost, those in
-which ours is not as far ahead as it was meant to be as short of the goal.
-
-**Repeat it** in a clone: `make bench-quick` (two minutes once peers are installed, in environments
-of their own) or `make bench FRESH=--fresh` (half an hour; with `FACTOR=12.5` peers have as long as
-here, an hour). Both write results to `benchmarks/results`, and this page anew.
-
-**Cells** are a problem and a fraction of beta_max. *i*, *ii*, *iii* are made data of growing size,
-the first with independent, the others with correlated tokens; *_log* has a logistic loss, *_b* an
-intercept, which centres the data. *tall* has many samples, *gated* and *gates* are layers with
-fixed gates, *scalar* has tokens of one channel, *path* is 30 values of beta. *hla*, *splice*,
-*softmax peptides*, *junctions* and *digits* are data of the package (*splice_to* with the
-`token-output` penalty), *encoder* and *bert* states of a real encoder and made data of BERT's size;
-*small* and *c=4*, *64*, *384* are correlated, the latter with so many outputs. Data of the package,
-*scalar*, *small*, *encoder*, *bert*, *c=* and *softmax* have an intercept as well.
-**Goals** were set before: ten times the best peer's speed on correlated tokens at a tenth of
-beta_max or less, twice elsewhere, three times for paths, twenty for softmax on data of the package;
-or so many seconds.
-
-- **Time** is processor time of the call on arrays in memory, ours of `solve_path` (estimators check
-  their input besides), on one thread for everyone (cells of `make bench-large`: wall time, two
-  threads). Peers get the memory layout they like best for nothing (adelie X that is mostly zero,
-  *hla* and *peptides*, also as a sparse matrix); ours pays for building its problem. Median of
-  interleaved repetitions, with their range.
-- **Settings** of peers are swept from loose to tight; the fastest run that meets the gap counts,
-  and all are in the results. A peer's run may take some 12 times as long as ours or longer (4 to
-  5 times on paths ii and iii; 2.5 where `make bench` is left as it is), but 3 s at least and 60 s
-  at most: the column *peers' limit*. No run begins once a sweep has taken 1.3 times that.
-- **First call**: wall time of one call in a fresh process, beside that of importing what it takes
-  (estimators of ours import scikit-learn besides, for about as long as *sklearn* does). What is
-  compiled of ours is so when it is installed, not then.
-- **By value**: some runs have an objective within the gap of the optimum while their residuals do
-  not show it. Their time stands in this column, the kindest reading; by it a peer is ahead in some
-  cells that ours wins.
-- **Physics**: reading X once, and forming one second-order matrix of the tokens in use, at the
-  measured speed of the machine.
-- A ratio with > is a lower bound: no peer arrived, and it is the time after which the first of them
-  had tried everything, or was stopped, over ours. *time*: every run was stopped; *failed*: nothing
-  to judge, or an error of the peer's; – : does not take part.
-- **Short of the goal**: what the goal would leave time for, in passes over X or second-order
-  matrices of the tokens in use, beside what ours took; where no peer arrived it is their limit that
-  hides the goal, and there is no row. A certified solution takes three passes, as a rule:
-  correlations of the targets, then scores and correlations of what is returned (a point of a path
-  the latter two; of many narrow rows one pass may do for all). Where X has less than a million
-  entries it is not passes that take the time but calls, some µs each. *Checking* is what it takes
-  to build the problem and to certify an answer that is known already (`python -m
-  benchmarks.floor`): finding it may take the rest. The last column says what the goal asks for.
-"""
+INTRODUCTION = Path(__file__).with_name("introduction.md")
 
 FEW_PASSES = 5  # hardly more than a certificate's
 SMALL_X = 1e6  # entries
@@ -90,7 +32,7 @@ GRIDS = {
 
 def render(folder: Path = RESULTS) -> str:
     """The page, from what is in `folder`."""
-    parts = [INTRODUCTION]
+    parts = [INTRODUCTION.read_text()]
     for grid, (title, command) in GRIDS.items():
         results = read(grid, folder)
         if results is None:
@@ -145,6 +87,9 @@ def _verdict(cells: Sequence[CellSummary]) -> str:
         lines.append(f"**Lost**, a peer was faster: {names}.")
     elif any(cell.peers for cell in cells):
         lines.append("No peer was faster in any cell.")
+    sooner = [cell.name for cell in cells if cell.sooner]
+    if sooner:
+        lines.append(f"To some looser gap one was, on the way: {', '.join(sooner)}.")
     late = [cell.name for cell in cells if cell.late_at_first]
     if late:
         lines.append(f"**First call slower** than a peer's, importing included: {', '.join(late)}.")
@@ -216,7 +161,7 @@ def _asked(cell: CellSummary, passes: float, matrices: float) -> str:
         return f"{passes / points:.2g} passes a point, the certificate's among them"
     N, n, d, _ = cell.facts["shape"]
     if N * n * d < SMALL_X:
-        return "a small X: fewer calls of NumPy"
+        return "a small X: fewer calls of Python"
     return "a first-order method" if matrices < 1 else f"at most {matrices:.2g} matrices"
 
 
@@ -271,7 +216,8 @@ def _by_value(cell: CellSummary) -> str:
 def _ratio(cell: CellSummary) -> str:
     if cell.ratio is None:
         return ""
-    words = f"{'' if cell.best else '> '}{cell.ratio:.2g}"
+    digits = 2 if cell.goal is None or cell.goal[1] else 3  # a miss is not rounded away
+    words = f"{'' if cell.best else '> '}{cell.ratio:.{digits}g}"
     return words if cell.ratio >= 1 else f"**{words}**"
 
 

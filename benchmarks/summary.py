@@ -56,6 +56,16 @@ class CellSummary:
         return min(peer.stopped for peer in self.peers) / self.ours.seconds
 
     @property
+    def sooner(self) -> bool:
+        """Whether a peer was ahead to a gap that is looser than the cell's."""
+        ours = self.ours.by_gap
+        return any(
+            gap > self.facts["gap"] and seconds < ours.get(gap, np.inf)
+            for peer in self.peers
+            for gap, seconds in peer.by_gap.items()
+        )
+
+    @property
     def goal(self) -> tuple[str, bool] | None:
         """What is asked of the cell, and whether it holds."""
         if self.facts["goal"] is not None:

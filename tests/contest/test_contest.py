@@ -85,6 +85,11 @@ def test_standings_follow_from_runs(results):
             one["gap"], one["cpu"] = 1e-3, 7.0
     lower = summarise("one/0.1", record)
     assert lower.best is None and lower.ratio == pytest.approx(7.0 / cell.ours.seconds)
+    assert not lower.sooner
+    for one in record["runs"]:  # but one is sooner to a looser gap
+        if one["contestant"] != "convexformer":
+            one["cpu"] = 1e-9
+    assert summarise("one/0.1", record).sooner
 
 
 def test_what_checking_an_answer_takes_is_on_the_page(results, tmp_path, monkeypatch):
