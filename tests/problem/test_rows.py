@@ -44,6 +44,19 @@ def test_scores_and_dual_points_are_those_of_two_passes(monkeypatch, weighted, i
 
 
 @compiled
+def test_wide_rows_are_followed_from_farther_away(monkeypatch):
+    design = made().design
+    for narrow, farther, wide, expected in (
+        (30, 1 << 40, 0, True), (29, 1 << 40, 30, False), (29, 0, 30, True), (29, 0, 29, False)
+    ):  # fmt: skip
+        monkeypatch.setattr(tokens, "FAR_BYTES", 0)
+        monkeypatch.setattr(tokens, "NARROW", narrow)
+        monkeypatch.setattr(tokens, "FARTHER_BYTES", farther)
+        monkeypatch.setattr(tokens, "WIDE", wide)
+        assert TokenDesign(design.X).follows is expected
+
+
+@compiled
 @pytest.mark.usefixtures("far")
 def test_a_point_costs_one_pass(monkeypatch):
     problem, passes = made(), []

@@ -88,6 +88,8 @@ def test_a_step_goes_on_for_as_long_as_that_is_better():
     np.testing.assert_allclose(far.Z, longer * Z)
     beyond = Iterate.at(problem, 1.5 * far.Z, problem.scores(1.5 * far.Z), far.b)
     assert beyond.primal(beta) > far.primal(beta)
+    problem.loss_at = lambda S, b: np.nan  # where numbers end
+    assert newton._search(problem, beta, at, Z, point, far=True)[1] == 1.0
 
 
 # Curvature ----------------------------------------------------------------------------------------

@@ -371,6 +371,20 @@ def test_tokens_of_zeros_need_no_coefficients():
     assert solution.intercept == pytest.approx(4.5)
 
 
+@pytest.mark.parametrize("method", ["auto", "newton", "proximal"])
+@pytest.mark.parametrize(("name", "c"), [("logistic", 1), ("softmax", 2), ("softmax", 3)])
+def test_an_intercept_of_a_warm_start_is_none_of_a_problem_without(name, c, method):
+    raw = small(name, c=c, seed=3)
+    other = solve(raw.problem(), 0.1 * raw.problem().beta_max)
+    assert np.abs(other.intercept).max() > 0.01
+    raw.intercept = False
+    problem = raw.problem()
+    beta = 0.1 * problem.beta_max
+    warm, cold = (solve(problem, beta, init=init, method=method) for init in (other, None))
+    assert warm.converged and not np.any(warm.intercept)
+    assert warm.certificate.primal == pytest.approx(cold.certificate.primal, rel=2e-6)
+
+
 # Numbers at the edge ------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ static inline void score(const double *const *x, const double *z, Py_ssize_t p, 
     }
 }
 
-/* s = X z, v = weight (target - s) and M += (v, other)' X, if there is an other, for narrow rows of
+/* s = X z, v = weight (target - s) and M += (v, other)' X, if there is an other, for some rows of
    X: these stay in the cache from one product to the next, and the sums, of which `m` has room for
    2 p, are read and written once for four of them. */
 VECTORISED static void follow_rows(void **at, Py_ssize_t rows, Py_ssize_t p, int others, double *m)

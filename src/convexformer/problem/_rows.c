@@ -136,7 +136,7 @@ static PyObject *multiply(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"follow", follow, METH_VARARGS,
      "follow((rows, p, others), X, z, target, weight, other, s, v, M)\n\n"
-     "s = X z, v = weight (target - s) and M += (v, other)' X, in one pass over narrow rows; there\n"
+     "s = X z, v = weight (target - s) and M += (v, other)' X, in one pass over X; there\n"
      "is an other (1), or none (0)."},
     {"multiply", multiply, METH_VARARGS,
      "multiply((rows, width, n, d, own, padded), doubles, X, group, center, root, beside, Q, q)\n\n"

@@ -120,7 +120,7 @@ class Dual(ScoredLoss):
         return point
 
     def _correlate(self, V: Array) -> Array:
-        """Correlations of `V`, summed in one order however they come: `beta_max` is one number."""
+        """Correlations of `V`, summed as those are that come with scores."""
         if not self.follows:
             return self.design.correlate(V)
         return self.design.follow(np.zeros(self.shape), V, np.ones(len(V)))[2]

@@ -28,7 +28,7 @@ class Point(NamedTuple):
     F: Array  # (N, c), scores with it, to be read only
     V: Array  # (N, c), `balanced` and `confined`
     loss: float
-    settled: bool  # whether the intercept is at its best
+    settled: bool  # whether the intercept is at its best, which is 0 where there is none
 
 
 def suit(loss: Loss, *arrays: Array) -> bool:
@@ -56,7 +56,8 @@ def point(loss: Loss, S: Array, Y: Array, weight: Array, b: Array, intercept: bo
     rounds = 2 if intercept else 0
     found, value, settled = _intercepts.point(S.shape, rounds, S.T, Y.T, weight, b, F.T, V.T)
     F.flags.writeable = False
-    return Point(b, F, V, value, bool(settled)) if found else None
+    best = bool(settled) if intercept else not b.any()
+    return Point(b.copy(), F, V, value, best) if found else None
 
 
 def balanced(

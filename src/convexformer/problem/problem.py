@@ -178,9 +178,10 @@ class Problem(Dual):
             return self.design.means(self.weight)
         F = self.null_scores
         V, ray = self._dual_direction(F)
-        M = self.design.correlate(np.concatenate([self.weight[:, None], V], axis=1))
+        share = self.weight[:, None] / self._total
+        M = self.design.correlate(np.concatenate([share, V], axis=1))
         self._last = F, self._point(V, ray, np.ascontiguousarray(M[:, :, 1:]))
-        return M[:, :, 0] / self._total
+        return M[:, :, 0]
 
     # Primal -----------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ def _target(goal: float, gap: float, gain: float, everyone: bool) -> float:
     Where one more round will be due, that may bring tokens, they share the way.
     """
     if everyone and gain * gap > NEARLY * goal:
-        return float(np.sqrt(goal * gap))
+        return max(float(np.sqrt(goal * gap)), gain * gap)
     return max(goal, gain * gap)
 
 

@@ -143,7 +143,8 @@ def _search(
     while best is not None and far and best_t >= 1:  # curvature falls on the way to better fits
         t = LONGER * best_t
         Zt, St, b = at.Z + t * step, at.S + t * turn, at.b + LONGER * (best.b - at.b)
-        if problem.loss_value(St + b) + beta * problem.penalty.value(Zt) >= best.primal(beta):
+        value = problem.loss_at(St, b) + beta * problem.penalty.value(Zt)
+        if not value < best.primal(beta):  # nor where it is none
             break
         best, best_t = Iterate.at(problem, Zt, St, b), t
     return best, best_t

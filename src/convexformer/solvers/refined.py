@@ -32,7 +32,7 @@ def refined_solve(
     """
 
     def precondition(r: Array) -> Array:
-        return solved(L, r).astype(float, copy=False)
+        return _in_range(solved, L, r)
 
     q = precondition(right)
     r = right - operator(q)
@@ -57,7 +57,16 @@ def refined_solve(
 
 def half(L: NDArray | None, U: Array) -> Array:
     """``L^-1 U``; `U` where there is no factor but the identity."""
-    return U if L is None else np.asarray(half_solved(L, U), dtype=np.float64)
+    return U if L is None else _in_range(half_solved, L, U)
+
+
+def _in_range(solve: Callable[[NDArray, Array], NDArray], L: NDArray, B: Array) -> Array:
+    """`solve` with columns of `B`, whatever their size; float32 has not the range of it."""
+    if L.dtype == np.float64:
+        return solve(L, B)
+    size = np.abs(B).max(axis=0, initial=0.0)
+    size[size == 0] = 1.0
+    return np.asarray(size * solve(L, B / size))
 
 
 def unit_of(root: Array) -> Array | None:
