@@ -98,6 +98,7 @@ def test_tokens_enter_at_once_where_samples_are_few(monkeypatch):
     assert solve(problem, beta, method="newton").converged
     wanted = np.count_nonzero(problem.dual_point(problem.null_scores).norms > beta)
     assert sizes[0] == wanted > 1
+    assert newton.enter_at_once(problem, 20) and not newton.enter_at_once(problem, 21)
     sizes.clear()
     monkeypatch.setattr(newton, "FEW", 3)
     assert solve(problem, beta, method="newton").converged

@@ -87,8 +87,11 @@ def leaps(problem: Problem, beta: float, point: DualPoint) -> bool:
 
 
 def enter_at_once(problem: Problem, n_wanted: int) -> bool:
-    """Whether samples are so few that so many tokens, all that are wanted, had better enter now."""
-    few = problem.loss.quadratic and problem.design.n_samples <= FEW
+    """Whether samples are so few that so many tokens, all that are wanted, had better enter now.
+
+    Unless these are many themselves, most of which would not stay.
+    """
+    few = problem.loss.quadratic and 2 * n_wanted <= problem.design.n_samples <= FEW
     return few and in_samples(problem, n_wanted * problem.design.dim)
 
 
