@@ -172,11 +172,11 @@ def test_products_in_low_precision_are_not_drowned_by_means(dtype, centred):
 
 
 def test_rounds_that_cannot_reach_the_goal_share_the_way():
-    assert descent._target(1e-6, 1e-2, 2e-5, everyone=True) == 1e-6
-    assert descent._target(1e-6, 1.0, 2e-5, everyone=True) == pytest.approx(1e-3)
-    assert descent._target(1e-6, 1.0, 0.1, everyone=True) == 0.1  # rounding leaves more
-    assert descent._target(1e-6, 1.0, 0.1, everyone=False) == 0.1
-    assert descent._target(1e-6, 1.2, 1e-6, everyone=True) == 1.2e-6  # nearly there
+    assert descent._target(1e-6, 1e-2, 2e-5, shares=True) == 1e-6
+    assert descent._target(1e-6, 1.0, 2e-5, shares=True) == pytest.approx(1e-3)
+    assert descent._target(1e-6, 1.0, 0.1, shares=True) == 0.1  # rounding leaves more
+    assert descent._target(1e-6, 1.0, 0.1, shares=False) == 0.1
+    assert descent._target(1e-6, 1.2, 1e-6, shares=True) == 1.2e-6  # nearly there
 
 
 @pytest.mark.parametrize("used", ["none", "all", "ends", "every other"])

@@ -92,7 +92,8 @@ def minimise(
         else:
             descent = Spectral(problem, beta, at, point, work.columns.of(groups))
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
-        work.descends = descent.run(_target(goal, gap, gain, everyone), goal, clock)
+        shares = everyone and isinstance(descent, Sweeps)  # other steps lose their momentum
+        work.descends = descent.run(_target(goal, gap, gain, shares), goal, clock)
         # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
         at_once = newton.enter_at_once(problem, len(groups))
         near = FAIR if at_once and not work.kernels.keeps_own(len(groups)) else NEAR
@@ -110,12 +111,12 @@ def minimise(
     return at, False
 
 
-def _target(goal: float, gap: float, gain: float, everyone: bool) -> float:
+def _target(goal: float, gap: float, gain: float, shares: bool) -> float:
     """The gap that a round is to reach, from `gap`; by `gain`, at the most, it reduces it.
 
-    Where one more round will be due, that may bring tokens, they share the way.
+    Where one more round will be due, that may bring tokens, it may be that they share the way.
     """
-    if everyone and gain * gap > NEARLY * goal:
+    if shares and gain * gap > NEARLY * goal:
         return max(float(np.sqrt(goal * gap)), gain * gap)
     return max(goal, gain * gap)
 
