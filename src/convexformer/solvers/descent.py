@@ -94,14 +94,7 @@ def minimise(
             gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
         shares = everyone and isinstance(descent, Sweeps)  # other steps lose their momentum
         work.descends = descent.run(_target(goal, gap, gain, shares), goal, clock)
-        # What a slow descent leaves behind uses too many tokens to start from, unless all may be.
-        at_once = newton.enter_at_once(problem, len(groups))
-        near = FAIR if at_once and not work.kernels.keeps_own(len(groups)) else NEAR
-        if (
-            work.descends
-            or descent.least < near * descent.value
-            or (newton.leaps(problem, beta, point) and not problem.loss.damps)
-        ):
+        if work.descends or _is_good_start(problem, beta, point, descent, work):
             found = descent.found()
             falls = _is_better(problem, beta, found, worth, gap)
             at, work.descends = found if falls else at, work.descends and falls
@@ -119,6 +112,19 @@ def _target(goal: float, gap: float, gain: float, shares: bool) -> float:
     if shares and gain * gap > NEARLY * goal:
         return max(float(np.sqrt(goal * gap)), gain * gap)
     return max(goal, gain * gap)
+
+
+def _is_good_start(
+    problem: Problem, beta: float, point: DualPoint, descent: Round, work: Workspace
+) -> bool:
+    """Whether Newton's method had better start where a slow descent has led.
+
+    As a rule it uses too many tokens there, unless it is near the end, or all may be used.
+    """
+    n = len(descent.groups)
+    at_once = newton.enter_at_once(problem, n) and not work.kernels.keeps_own(n)
+    near = descent.least < (FAIR if at_once else NEAR) * descent.value
+    return near or (newton.leaps(problem, beta, point) and not problem.loss.damps)
 
 
 def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: float) -> bool:
@@ -167,8 +173,9 @@ def working_groups(
     N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)
     few, n_used = max(8, int(FEW // (N * d))), int(np.count_nonzero(used))
     if sweeps:
-        few = max(few, _ready_soon(problem))
-        if problem.center is not None and _ready_soon(problem) >= FEWER:
+        ready = _ready_soon(problem)
+        few = max(few, ready)
+        if problem.center is not None and ready >= FEWER:
             few = max(few, int(MORE // (N * d)))
     room = max(few, 3 * n_used)
     if sweeps and _dear_gram(problem, n_used + min(room, n_violators)):
