@@ -11,6 +11,8 @@
 #define VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define WIDE __attribute__((target("arch=x86-64-v4"))) /* only to be called if HAS_WIDE */
 #define HAS_WIDE __builtin_cpu_supports("x86-64-v4")
+#define HAS_LANES
+#include <immintrin.h>
 #else
 #define VECTORISED __attribute__((target_clones("avx2", "default")))
 #endif

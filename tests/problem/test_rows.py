@@ -10,10 +10,10 @@ from convexformer.solvers import solve
 compiled = pytest.mark.skipif(not nonzeros.COMPILED, reason="nothing was compiled")
 
 
-def made(weighted=False, intercept=True, N=3000, n=6, d=5):
+def made(weighted=False, intercept=True, c=1, N=3000, n=6, d=5):
     rng = np.random.default_rng(0)
     X, weight = rng.normal(size=(N, n, d)) + 3.0, rng.uniform(0, 2, N) if weighted else None
-    y = X[:, 1, :1] - X[:, 2, 1:2] + rng.normal(size=(N, 1)) + 7.0
+    y = X[:, 1, :c] - X[:, 2, 1 : 1 + c] + rng.normal(size=(N, c)) + 7.0
     return Problem(TokenDesign(X), Squared(), TokenOutput(), y, weight, intercept)
 
 
@@ -24,18 +24,19 @@ def far(monkeypatch):
 
 
 @compiled
+@pytest.mark.parametrize("c", [1, 2, 3, 4])
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_scores_and_dual_points_are_those_of_two_passes(monkeypatch, weighted, intercept):
-    Z = np.random.default_rng(1).normal(size=(6, 5, 1))
-    plain = made(weighted, intercept)
-    assert not plain.design.follows
+def test_scores_and_dual_points_are_those_of_two_passes(monkeypatch, weighted, intercept, c):
+    Z = np.random.default_rng(1).normal(size=(6, 5, c))
+    plain = made(weighted, intercept, c)
+    assert not plain.follows
     monkeypatch.setattr(tokens, "FAR_BYTES", 0)
-    far = made(weighted, intercept)
-    assert far.design.follows
+    far = made(weighted, intercept, c)
+    assert far.follows
     np.testing.assert_allclose(far.scores(Z), plain.scores(Z), atol=1e-11)
     assert far.beta_max == pytest.approx(plain.beta_max, rel=1e-12)
-    beta, b = 0.1 * plain.beta_max, np.array([0.3])
+    beta, b = 0.1 * plain.beta_max, np.full(c, 0.3)
     one, other = (p.certificate(Z, b, beta) for p in (far, plain))
     assert one.primal == pytest.approx(other.primal, rel=1e-12)
     assert one.dual == pytest.approx(other.dual, rel=1e-10)
@@ -53,7 +54,8 @@ def test_wide_rows_are_followed_from_farther_away(monkeypatch):
         monkeypatch.setattr(tokens, "NARROW", narrow)
         monkeypatch.setattr(tokens, "FARTHER_BYTES", farther)
         monkeypatch.setattr(tokens, "WIDE", wide)
-        assert TokenDesign(design.X).follows is expected
+        assert TokenDesign(design.X).follows(4) is expected
+        assert not TokenDesign(design.X).follows(5)
 
 
 @compiled
@@ -122,6 +124,11 @@ def test_any_number_of_rows_and_one_more_column(rows):
         np.testing.assert_allclose(part, expected, atol=1e-11)
     for part, both in zip(TokenDesign.follow(design, Z, target, weight), found, strict=True):
         np.testing.assert_array_equal(part[..., 0], both[..., 0])
+    for c in (2, 3, 4):
+        given = rng.normal(size=(3, 7, c)), rng.normal(size=(rows, c)), weight
+        found, expected = (kind.follow(design, *given) for kind in (TokenDesign, Design))
+        for part, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(part, other, atol=1e-11)
 
 
 @compiled
@@ -207,7 +214,7 @@ def test_sums_of_many_rows_round_little():
     rows = 300_000
     given = np.full((rows, 1), 0.1), np.zeros(1), np.ones(rows), np.ones(rows), np.empty(0)
     M = np.zeros(1)
-    tokens.follow((rows, 1, 0), *given, np.empty(rows), np.empty(rows), M)
+    tokens.follow((rows, 1, 1, 0), *given, np.empty(rows), np.empty(rows), M)
     assert M[0] == pytest.approx(0.1 * rows, rel=1e-13)
 
 
@@ -216,14 +223,15 @@ def test_arrays_that_do_not_fit_are_refused():
     X, z, y, weight = np.ones((8, 3)), np.ones(3), np.arange(8.0), np.ones(8)
     s, v, M = np.empty(8), np.empty(8), np.zeros((2, 3))
     good = [X, z, y, weight, np.ones(8), s, v, M]
-    tokens.follow((8, 3, 1), *good)
+    tokens.follow((8, 3, 1, 1), *good)
     assert np.all(s == 3) and np.array_equal(v, y - 3)
     assert np.all(np.sum(y - 3) == M[0]) and np.all(M[1] == 8)
     for j in range(8):
         with pytest.raises(ValueError, match="numbers of type"):
-            tokens.follow((8, 3, 1), *good[:j], good[j][:-1], *good[j + 1 :])
+            tokens.follow((8, 3, 1, 1), *good[:j], good[j][:-1], *good[j + 1 :])
     M.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        tokens.follow((8, 3, 1), *good)
-    with pytest.raises(ValueError, match="Sizes"):
-        tokens.follow((8, 3, 2), *good)
+        tokens.follow((8, 3, 1, 1), *good)
+    for sizes in [(8, 3, 1, 2), (8, 3, 2, 1), (8, 3, 5, 0), (8, 3, 0, 0)]:
+        with pytest.raises(ValueError, match="Sizes"):
+            tokens.follow(sizes, *good)

@@ -198,6 +198,9 @@ def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0, packed=False)
         (40, 2, 1, 500),
         (9, 5, 4, 70, 1),
         (3, 19, 5, 2100),
+        (4, 19, 1, 2112),  # from here on samples fill wide registers
+        (5, 17, 2, 96, 1),
+        (4, 13, 4, 1056, 1),
     ],
 )
 def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
@@ -214,7 +217,17 @@ def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
 
 
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
-@pytest.mark.parametrize("shape", [(5, 3, 2, 40), (4, 19, 1, 2100), (6, 8, 5, 1029, 1)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (5, 3, 2, 40),
+        (4, 19, 1, 2100),
+        (6, 8, 5, 1029, 1),
+        (4, 19, 1, 2112),
+        (5, 17, 2, 96, 1),
+        (4, 13, 7, 1056, 1),
+    ],
+)
 def test_packed_tokens_move_as_others_do(shape):
     size = dict(zip(("n", "d", "c", "N", "part"), shape, strict=False))
     plain, packed, in_numpy = (state(**size, packed=True)[0] for _ in range(3))
@@ -233,7 +246,7 @@ def test_packed_tokens_move_as_others_do(shape):
 
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
 @pytest.mark.parametrize("packs", [True, False])
-@pytest.mark.parametrize("shape", [(3, 1, 5), (4, 7, 600), (2, 12, 1500)])
+@pytest.mark.parametrize("shape", [(3, 1, 5), (4, 7, 600), (2, 12, 1500), (2, 14, 4128)])
 def test_tokens_are_prepared(shape, packs):
     n, d, _ = shape
     A = np.random.default_rng(0).normal(size=shape).astype(np.float32)
@@ -267,11 +280,20 @@ def test_arrays_of_tokens_must_fit():
         sweeps.prepare(A, gram, unit, packed.astype(np.int32), (2, 3, 8))
 
 
+@pytest.mark.parametrize("size", [100, 1 << 24])
+def test_large_arrays_are_as_good_as_others(size):
+    A = sweeps._aligned((size // 64, 64), np.int16)
+    assert A.shape == (size // 64, 64) and A.dtype == np.int16 and A.flags.writeable
+    assert A.ctypes.data % 64 == 0
+    A[:] = 7
+    assert (A == 7).all()
+
+
 def test_tokens_are_packed_where_that_is_quicker(monkeypatch):
     problem, groups = made(N=100, n=6, d=3), np.arange(6)
     kinds = []
     for size, gain in ((1e9, 0.0), (1e9, 1.0), (0.0, 0.0)):
-        monkeypatch.setattr(sweeps, "CACHE", size)
+        monkeypatch.setattr(sweeps, "FAR", size)
         kinds.append(Tokens(problem).of(groups, gain).A[0].dtype)
     packed = np.dtype(np.int16 if sweeps.COMPILED else np.float32)
     assert kinds == [np.float32, packed, packed]

@@ -1,6 +1,7 @@
 /* Products with rows of X, compiled: both ways in one pass, and Gram matrices of some columns. */
 
 #include "../_compiled.h"
+#include "../_products.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,26 +66,29 @@ static Piece *cut(const int32_t *group, Py_ssize_t n, Py_ssize_t d, Py_ssize_t p
 static PyObject *follow(PyObject *self, PyObject *args)
 {
     PyObject *given[FOLLOWED];
-    Py_ssize_t rows, p, others;
-    if (!PyArg_ParseTuple(args, "(nnn)OOOOOOOO", &rows, &p, &others, given, given + 1, given + 2,
-                          given + 3, given + 4, given + 5, given + 6, given + 7))
+    Py_ssize_t rows, p, c, others;
+    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOOOO", &rows, &p, &c, &others, given, given + 1,
+                          given + 2, given + 3, given + 4, given + 5, given + 6, given + 7))
         return NULL;
-    if (rows < 0 || p < 0 || others < 0 || others > 1)
+    if (rows < 0 || p < 0 || c < 1 || c > OUTPUTS || others < 0 || others > (c == 1))
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
     const Py_ssize_t sizes[FOLLOWED] = {
-        rows * p, p, rows, rows, others * rows, rows, rows, (1 + others) * p,
+        rows * p, p * c, rows * c, rows, others * rows, rows * c, rows * c, (c + others) * p,
     };
     Py_buffer views[FOLLOWED];
     void *at[FOLLOWED];
     if (!get_arrays(FOLLOWED, given, views, at, "dddddddd", sizes, S))
         return NULL;
-    double *m = malloc((2 * p + 1) * sizeof *m);
-    const int enough = m != NULL;
+    double *room = malloc((2 * OUTPUTS * p + 1) * sizeof *room);
+    const int enough = room != NULL;
     if (enough) {
         Py_BEGIN_ALLOW_THREADS
-        follow_rows(at, rows, p, (int)others, m);
+        if (c == 1)
+            follow_rows(at, rows, p, (int)others, room);
+        else
+            follow_outputs(at, rows, p, c, room);
         Py_END_ALLOW_THREADS
-        free(m);
+        free(room);
     }
     release(FOLLOWED, views);
     if (!enough)
@@ -135,9 +139,9 @@ static PyObject *multiply(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"follow", follow, METH_VARARGS,
-     "follow((rows, p, others), X, z, target, weight, other, s, v, M)\n\n"
-     "s = X z, v = weight (target - s) and M += (v, other)' X, in one pass over X; there\n"
-     "is an other (1), or none (0)."},
+     "follow((rows, p, c, others), X, z, target, weight, other, s, v, M)\n\n"
+     "s = X z, v = weight (target - s) and M += (v, other)' X, in one pass over X, for c of them up\n"
+     "to 4; for one there is an other (1), or none (0)."},
     {"multiply", multiply, METH_VARARGS,
      "multiply((rows, width, n, d, own, padded), doubles, X, group, center, root, beside, Q, q)\n\n"
      "Q (padded, padded) = B' A and q (padded,) = B' beside, from zero, for A the columns of n\n"

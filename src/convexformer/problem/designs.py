@@ -135,17 +135,16 @@ class Design(ABC):
             return self._correlate_all(V)[groups]
         return self._correlate(V, groups)
 
-    @property
-    def follows(self) -> bool:
-        """Whether `follow` is quicker than one product after the other."""
+    def follows(self, n_outputs: int) -> bool:
+        """Whether `follow` can be had, and is quicker than one product after the other."""
         return False
 
     def follow(
         self, Z: Array, target: Array, weight: Array, other: Array | None = None
     ) -> tuple[Array, Array, Array]:
-        """Scores F of `Z`, ``V = weight (target - F)`` and its correlations, for one output.
+        """Scores F of `Z`, ``V = weight (target - F)`` and its correlations, for a few outputs.
 
-        Those of an `other` column too, if there is one: ``(n_groups, d, 2)``.
+        For one those of an `other` column too, if it is given: ``(n_groups, d, 2)``.
         """
         F = self.predict(Z)
         V = weight[:, None] * (target - F)

@@ -48,7 +48,7 @@ class ScoredLoss(WeightedLoss):
     @property
     def follows(self) -> bool:
         """Whether a point's scores and dual point come in one pass over X."""
-        return self.loss.quadratic and self.n_outputs == 1 and self.design.follows
+        return self.loss.quadratic and self.design.follows(self.n_outputs)
 
     def _keep_scores(self, Z: Array, S: Array) -> Array:
         S = np.asarray(S, order=self.loss.order)
@@ -64,12 +64,12 @@ class ScoredLoss(WeightedLoss):
         kept = self._followed  # once: another thread may put its own there
         if not kept:
             return None
-        shift, mean = 0.0, np.zeros(1)
+        off, M = kept[0] - V, kept[1]
         if self.center is not None:
-            total = self._total
-            shift, mean = float((kept[0] - V).sum()) / total, total * self.center[:, :, None]
-        off = np.abs(kept[0] - shift * self.weight[:, None] - V).max()
-        return None if off > 1e-13 * np.abs(V).max() else kept[1] - shift * mean
+            shift = off.sum(axis=0) / self._total
+            off -= shift * self.weight[:, None]
+            M = M - shift * (self._total * self.center[:, :, None])
+        return None if np.abs(off).max() > 1e-13 * np.abs(V).max() else np.ascontiguousarray(M)
 
     def _lift(self, Z: Array) -> Array:
         """What centring takes from the scores, ``means . Z``: ``(c,)``."""

@@ -31,7 +31,8 @@ except ImportError:  # then NumPy does the same
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
 NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
 FAR_BYTES, NARROW = 1 << 22, 768  # of X, beyond a core's own cache; columns of a row within it
-FARTHER_BYTES, WIDE = 1 << 25, 8192  # of X, beyond all cache; columns of which some rows are within
+FARTHER_BYTES, WIDE = 1 << 24, 8192  # of X, beyond all cache; columns of which some rows are within
+TOGETHER = 4  # outputs that can be followed in one pass
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
 PANEL: dict[type, int] = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
 FITTING = (1e-12, 1e12)  # mean squares that float32 has room for
@@ -203,8 +204,11 @@ class TokenDesign(Design):
 
     # Of rows that are read from afar, and stay near, both products are had in one pass.
 
+    def follows(self, n_outputs: int) -> bool:
+        return n_outputs <= TOGETHER and self._stays_near
+
     @cached_property
-    def follows(self) -> bool:
+    def _stays_near(self) -> bool:
         width, size = self.n_groups * self.dim, self.X.nbytes
         far = size >= FAR_BYTES if width <= NARROW else size >= FARTHER_BYTES and width <= WIDE
         return far and COMPILED and self._is_plain and self._nonzeros is None
@@ -215,8 +219,9 @@ class TokenDesign(Design):
         given = Z, target, weight, np.empty(0) if other is None else other
         Z, target, weight, beside = (np.ascontiguousarray(part) for part in given)
         F, V = np.empty_like(target), np.empty_like(target)
-        M = np.zeros((1 if other is None else 2, self.n_groups, self.dim))
-        shape = (self.n_samples, self.n_groups * self.dim, len(M) - 1)
+        c, others = target.shape[1], int(other is not None)
+        M = np.zeros((c + others, self.n_groups, self.dim))
+        shape = (self.n_samples, self.n_groups * self.dim, c, others)
         follow(shape, self.X, Z, target, weight, beside, F, V, M)
         return F, V, np.moveaxis(M, 0, 2)
 

@@ -11,8 +11,8 @@
 #define COLUMNS 32       /* and columns: both sides of a tile stay in cache, and in few pages */
 #define LARGEST 32767.f  /* entry of a token that is int16 */
 #define SMALLEST 1e-30f  /* largest entry of one that is not as good as zero */
-#define COARSE 2047.f    /* largest entry of one whose Gram matrix is formed, */
-#define FITTING 512      /* products of two that fit an int32 together, */
+#define COARSE 1023.f    /* largest entry of one whose Gram matrix is formed, */
+#define FITTING 2048     /* products of two that fit an int32 together, */
 #define FEWEST_DIGITS 16 /* and the mean square that it must have for digits */
 
 /* Tokens as rows ------------------------------------------------------------------------------ */
@@ -177,6 +177,33 @@ VECTORISED static void add_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, 
     G[0] += s30, G[1] += s31, G[2] += s32, G[3] += s33;
 }
 
+#ifdef HAS_LANES
+/* The same, of samples in whole registers. */
+WIDE static void add_wide_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, const int16_t *B,
+                               Py_ssize_t d, float *G)
+{
+    __m512i s[4][4];
+    for (int r = 0; r < 4; r++)
+        for (int l = 0; l < 4; l++)
+            s[r][l] = _mm512_setzero_si512();
+    for (Py_ssize_t i = 0; i < few; i += 32) {
+        __m512i b[4];
+        for (int l = 0; l < 4; l++)
+            b[l] = _mm512_loadu_si512(B + l * N + i);
+        for (int r = 0; r < 4; r++) {
+            const __m512i a = _mm512_loadu_si512(A + r * N + i);
+            for (int l = 0; l < 4; l++)
+                s[r][l] = _mm512_add_epi32(s[r][l], _mm512_madd_epi16(a, b[l]));
+        }
+    }
+    for (int r = 0; r < 4; r++)
+        for (int l = 0; l < 4; l++)
+            G[r * d + l] += _mm512_reduce_add_epi32(s[r][l]);
+}
+#else
+#define add_wide_tile add_tile
+#endif
+
 VECTORISED static int32_t dot_integers(Py_ssize_t few, const int16_t *a, const int16_t *b)
 {
     int32_t s = 0;
@@ -188,6 +215,8 @@ VECTORISED static int32_t dot_integers(Py_ssize_t few, const int16_t *a, const i
 /* G = A A' of d rows of integers up to COARSE, of which the sums of FITTING products fit. */
 static void gram_of_integers(Py_ssize_t N, Py_ssize_t d, const int16_t *A, float *G)
 {
+    void (*const add)(Py_ssize_t, Py_ssize_t, const int16_t *, const int16_t *, Py_ssize_t,
+                      float *) = HAS_WIDE && N % 32 == 0 ? add_wide_tile : add_tile;
     memset(G, 0, d * d * sizeof *G);
     for (Py_ssize_t first = 0; first < N; first += FITTING) {
         const Py_ssize_t few = N - first < FITTING ? N - first : FITTING;
@@ -195,7 +224,7 @@ static void gram_of_integers(Py_ssize_t N, Py_ssize_t d, const int16_t *A, float
         Py_ssize_t j = 0;
         for (; j + 4 <= d; j += 4)
             for (Py_ssize_t l = 0; l <= j; l += 4)
-                add_tile(N, few, a + j * N, a + l * N, d, G + j * d + l);
+                add(N, few, a + j * N, a + l * N, d, G + j * d + l);
         for (; j < d; j++)
             for (Py_ssize_t l = 0; l <= j; l++)
                 G[j * d + l] += dot_integers(few, a + j * N, a + l * N);

@@ -21,7 +21,7 @@
 #define NOISE 1e-8  /* of moves that were found in float32, squared */
 #define SOME 4096   /* products that are summed in float32, of all outputs */
 #define NEAR 1024   /* samples of sums that stay in cache from row to row */
-#define LINE 64     /* bytes of cache that are read at once */
+#define LINE 64     /* bytes of cache that are read at once, and of a wide register */
 
 static double norm(Py_ssize_t size, const double *z)
 {
@@ -47,6 +47,27 @@ static float *aligned(float *room)
 }
 
 /* Products with tokens ------------------------------------------------------------------------- */
+
+#define TEXT(words) _Pragma(#words)
+#define PRAGMA(words) TEXT(words)
+
+/* Whether rows of N numbers fill wide registers. */
+static int is_wide(Py_ssize_t N)
+{
+    return HAS_WIDE && N % (LINE / sizeof(float)) == 0;
+}
+
+#ifdef HAS_LANES
+WIDE static inline __m512 load_wide_float(const float *a)
+{
+    return _mm512_loadu_ps(a);
+}
+
+WIDE static inline __m512 load_wide_int16(const int16_t *a)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)a)));
+}
+#endif
 
 #define NUMBER float
 #define NAMED(name) name##_float
@@ -543,7 +564,14 @@ end:
     return Py_BuildValue("dd", value, gap);
 }
 
+static PyObject *wide(PyObject *self, PyObject *args)
+{
+    return PyBool_FromLong(HAS_WIDE);
+}
+
 static PyMethodDef methods[] = {
+    {"wide", wide, METH_NOARGS,
+     "wide()\n\nWhether products with tokens fill wide registers, of which int16 takes half."},
     {"cycle", cycle, METH_VARARGS,
      "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M, sweeps=6)\n"
      "-> (value, gap)\n\n"

@@ -4,6 +4,7 @@ from .cycle_numpy import cycle as cycle
 from .cycle_numpy import prepare as prepare
 from .cycle_numpy import transpose as transpose
 
+def wide() -> bool: ...
 def minimise_curved(
     shape: tuple[int, ...],
     start: NDArray,

@@ -26,7 +26,8 @@ def fits(problem: Problem) -> bool:
     """Whether a pass over X is worth saving, and none has been made, for means or `beta_max`."""
     fresh = not (problem.intercept or problem.knows_beta_max)
     enough = PART * problem.design.n_samples >= LEAST
-    return fresh and enough and problem.follows and sweeps.suit(problem)
+    one = problem.n_outputs == 1
+    return fresh and enough and one and problem.follows and sweeps.suit(problem)
 
 
 def solve(

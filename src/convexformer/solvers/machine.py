@@ -1,16 +1,17 @@
 """What solvers take a machine to be like, where they choose between ways by what these cost.
 
-Rough and fixed, so that the same problem is solved the same way everywhere.
+Rough and fixed, so that the same problem is solved the same way everywhere; but for what is
+compiled, and for registers so wide that it is reading tokens that takes the time.
 """
 
 import numpy as np
 
 try:
-    from . import _sweeps  # noqa: F401
+    from ._sweeps import wide
 
-    COMPILED = True
+    COMPILED, WIDE = True, wide()
 except ImportError:  # what is there for it in NumPy takes its place
-    COMPILED = False
+    COMPILED, WIDE = False, False
 
 CACHE = 16e6  # bytes that are quick to read again and again
 CACHE_SPEED, MEMORY_SPEED = 40e9, 16e9  # bytes a second, from there and from beyond

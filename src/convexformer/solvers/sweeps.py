@@ -9,13 +9,14 @@ matrix of all tokens. The sweeps themselves are compiled (``_sweeps.c``), or els
 (:mod:`~convexformer.solvers.cycle_numpy`).
 
 Tokens in samples are float32, which shows only in the last digits: the next round starts from a
-certificate in float64. Those of one or two outputs are packed, as whole numbers of 16 bits, where
-it is reading them that takes the time; that shows earlier, and may take one more round.
+certificate in float64. Those of few outputs are packed, as whole numbers of 16 bits, where it is
+reading them that takes the time; that shows earlier, and may take one more round.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Iterator
 from math import log
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups, row_slices
 from .cycle_numpy import SWEEPS
-from .machine import CACHE, CACHE_SPEED, COMPILED, MEMORY_SPEED
+from .machine import CACHE, CACHE_SPEED, COMPILED, MEMORY_SPEED, WIDE
 from .rounds import NEAR, Round
 from .solution import Clock, Iterate
 
@@ -44,9 +45,13 @@ FEWEST = 2  # sweeps of a cycle, and by how many more than it seems to take
 STALLED = 2  # cycles in which neither falls, which end a round
 RECENT = 4  # cycles by which speed is judged
 MOST_OUTPUTS = 16  # that move together; of cells of their own, which large products serve, half
-MANY = 3  # from which on it takes longer to unpack tokens, once for two, than to read float32
+# Bytes of tokens in float32 that are read sooner packed, and outputs for which they are unpacked too
+# often: up to two share that, or four in wide registers.
+FAR, MANY = (CACHE / 4, 5) if WIDE else (CACHE, 3)
 READ_BYTES = 1 << 20  # of tokens on their way to float32
 GATHERED_BYTES = 1 << 24  # of tokens that do not lie plain, gathered by rows, on their way there
+PAGE = 1 << 21  # bytes of a huge page
+MUCH = 1 << 23  # bytes of an array that had better lie in these: a processor finds few small ones
 LINE = 32  # numbers of int16 in a line of cache
 SWEPT = 2e-8  # part of a gap that sweeps leave, whose sums are short, times beta_max / beta
 PACKED = 2e-6  # and of tokens that are int16
@@ -97,7 +102,7 @@ class Tokens:
         """Tokens of `groups`, packed if that allows for the `gain`, or is the quicker way to it."""
         if not self._kept:
             size = 4 * self.design.n_samples * self.design.n_groups * self.design.dim
-            far, enough = size > CACHE, self.n_outputs == 1 and gain > PACKED
+            far, enough = size > FAR, self.n_outputs == 1 and gain > PACKED
             self.packs = COMPILED and (enough or (far and self.n_outputs < MANY))
         if len(self._kept) > 2 * len(groups):  # most of what is kept has served
             self._kept = {k: self._kept[k] for k in groups.tolist() if k in self._kept}
@@ -178,10 +183,20 @@ class Tokens:
 
 
 def _aligned(shape: tuple[int, ...], dtype: type) -> NDArray:
-    """An array that begins with a line of cache."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    room = np.empty(size + 2 * LINE, dtype=np.uint8)
-    start = -room.ctypes.data % (2 * LINE)
+    """An array that begins with a line of cache, and lies in huge pages, if there are, where large.
+
+    NumPy asks for these too, but most of its memory has been in use, in small ones.
+    """
+    size, line = math.prod(shape) * np.dtype(dtype).itemsize, 2 * LINE
+    room: NDArray
+    if size >= MUCH and hasattr(mmap, "MADV_HUGEPAGE"):
+        line = PAGE
+        pages = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.madvise(mmap.MADV_HUGEPAGE)
+        room = np.frombuffer(pages, dtype=np.uint8)
+    else:
+        room = np.empty(size + line, dtype=np.uint8)
+    start = -room.ctypes.data % line
     return room[start : start + size].view(dtype).reshape(shape)
 
 
