@@ -1,8 +1,8 @@
 /* Products of four rows with four others: for compiled modules of problems and of solvers. */
 
 /* s[r][l] = <x[r], z[l]>, of p entries; z[l] are `by` apart. */
-VECTORISED static void multiply_four(Py_ssize_t p, const double *const *x, const double *z,
-                                     Py_ssize_t by, double s[4][4])
+VECTORISED static void multiply_any(Py_ssize_t p, const double *const *x, const double *z,
+                                    Py_ssize_t by, double s[4][4])
 {
     const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
     const double *z0 = z, *z1 = z0 + by, *z2 = z1 + by, *z3 = z2 + by;
@@ -20,4 +20,48 @@ VECTORISED static void multiply_four(Py_ssize_t p, const double *const *x, const
     s[1][0] = s10, s[1][1] = s11, s[1][2] = s12, s[1][3] = s13;
     s[2][0] = s20, s[2][1] = s21, s[2][2] = s22, s[2][3] = s23;
     s[3][0] = s30, s[3][1] = s31, s[3][2] = s32, s[3][3] = s33;
+}
+
+#ifdef HAS_LANES
+/* The same in wide registers; sums have names, as an array of them would be stored again and again. */
+WIDE static void multiply_wide(Py_ssize_t p, const double *const *x, const double *z, Py_ssize_t by,
+                               double s[4][4])
+{
+    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
+    const double *z0 = z, *z1 = z0 + by, *z2 = z1 + by, *z3 = z2 + by;
+#define EACH_ROW(OF) OF(0) OF(1) OF(2) OF(3)
+#define START(r)                                                                                   \
+    __m512d s##r##0 = _mm512_setzero_pd(), s##r##1 = s##r##0, s##r##2 = s##r##0, s##r##3 = s##r##0;
+    EACH_ROW(START)
+#undef START
+    for (Py_ssize_t j = 0; j < p; j += 8) {
+        const __mmask8 there = (__mmask8)(p - j < 8 ? (1 << (p - j)) - 1 : 0xff);
+        const __m512d b0 = _mm512_maskz_loadu_pd(there, z0 + j);
+        const __m512d b1 = _mm512_maskz_loadu_pd(there, z1 + j);
+        const __m512d b2 = _mm512_maskz_loadu_pd(there, z2 + j);
+        const __m512d b3 = _mm512_maskz_loadu_pd(there, z3 + j);
+#define MULTIPLY(r)                                                                                \
+    const __m512d a##r = _mm512_maskz_loadu_pd(there, x##r + j);                                   \
+    s##r##0 += a##r * b0, s##r##1 += a##r * b1, s##r##2 += a##r * b2, s##r##3 += a##r * b3;
+        EACH_ROW(MULTIPLY)
+#undef MULTIPLY
+    }
+#define STORE(r)                                                                                   \
+    s[r][0] = _mm512_reduce_add_pd(s##r##0), s[r][1] = _mm512_reduce_add_pd(s##r##1);              \
+    s[r][2] = _mm512_reduce_add_pd(s##r##2), s[r][3] = _mm512_reduce_add_pd(s##r##3);
+    EACH_ROW(STORE)
+#undef STORE
+#undef EACH_ROW
+}
+#else
+#define multiply_wide multiply_any
+#endif
+
+static inline void multiply_four(Py_ssize_t p, const double *const *x, const double *z,
+                                 Py_ssize_t by, double s[4][4])
+{
+    if (HAS_WIDE)
+        multiply_wide(p, x, z, by, s);
+    else
+        multiply_any(p, x, z, by, s);
 }

@@ -1,7 +1,7 @@
 from numpy.typing import NDArray
 
 def follow(
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     X: NDArray,
     z: NDArray,
     target: NDArray,

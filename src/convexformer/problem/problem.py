@@ -86,7 +86,9 @@ class Problem(Dual):
         else:
             self._shift, Y = np.zeros(Y.shape[1]), np.array(Y, order=loss.order)
         super().__init__(loss, Y, weight, intercept)
-        self.center = self._means() if intercept else None
+        self.center = None  # where there are no tokens means do not count
+        if intercept:
+            self.center = self._means()
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -174,14 +176,21 @@ class Problem(Dual):
     def _means(self) -> Array:
         """Means of columns; the same pass over X does for the dual point without tokens."""
         large = self.Y.size + prod(self.shape) >= MOST_KEPT
-        if large or self.n_outputs >= CORRELATED or not self.loss.quadratic:
+        two = self.loss.joint and self.n_outputs == 2  # whose logistic problem has its own
+        if large or two or self.n_outputs >= CORRELATED:
             return self.design.means(self.weight)
         F = self.null_scores
         V, ray = self._dual_direction(F)
-        share = self.weight[:, None] / self._total
-        M = self.design.correlate(np.concatenate([share, V], axis=1))
-        self._last = F, self._point(V, ray, np.ascontiguousarray(M[:, :, 1:]))
-        return M[:, :, 0]
+        means = np.empty(self.shape[:2])
+
+        def correlate(V: Array) -> Array:
+            share = self.weight[:, None] / self._total
+            M = self.design.correlate(np.concatenate([share, V], axis=1))
+            means[:] = M[:, :, 0]
+            return np.ascontiguousarray(M[:, :, 1:])
+
+        self._last = F, self._point(V, ray, self.correlations(V, correlate))
+        return means
 
     # Primal -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@
 #define SMALLEST 1e-30f  /* largest entry of one that is not as good as zero */
 #define COARSE 1023.f    /* largest entry of one whose Gram matrix is formed, */
 #define FITTING 2048     /* products of two that fit an int32 together, */
+#define WIDE_INTEGERS 32 /* int16 that fill a wide register, */
 #define FEWEST_DIGITS 16 /* and the mean square that it must have for digits */
 
 /* Tokens as rows ------------------------------------------------------------------------------ */
@@ -178,27 +179,35 @@ VECTORISED static void add_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, 
 }
 
 #ifdef HAS_LANES
-/* The same, of samples in whole registers. */
+/* The same, of samples that fill wide registers; sums have names, to stay there. */
 WIDE static void add_wide_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, const int16_t *B,
                                Py_ssize_t d, float *G)
 {
-    __m512i s[4][4];
-    for (int r = 0; r < 4; r++)
-        for (int l = 0; l < 4; l++)
-            s[r][l] = _mm512_setzero_si512();
-    for (Py_ssize_t i = 0; i < few; i += 32) {
-        __m512i b[4];
-        for (int l = 0; l < 4; l++)
-            b[l] = _mm512_loadu_si512(B + l * N + i);
-        for (int r = 0; r < 4; r++) {
-            const __m512i a = _mm512_loadu_si512(A + r * N + i);
-            for (int l = 0; l < 4; l++)
-                s[r][l] = _mm512_add_epi32(s[r][l], _mm512_madd_epi16(a, b[l]));
-        }
+#define EACH_ROW(OF) OF(0) OF(1) OF(2) OF(3)
+#define START(r)                                                                                   \
+    __m512i s##r##0 = _mm512_setzero_si512(), s##r##1 = s##r##0, s##r##2 = s##r##0;                \
+    __m512i s##r##3 = s##r##0;
+    EACH_ROW(START)
+#undef START
+    for (Py_ssize_t i = 0; i < few; i += WIDE_INTEGERS) {
+        const __m512i b0 = _mm512_loadu_si512(B + i), b1 = _mm512_loadu_si512(B + N + i);
+        const __m512i b2 = _mm512_loadu_si512(B + 2 * N + i), b3 = _mm512_loadu_si512(B + 3 * N + i);
+#define MULTIPLY(r)                                                                                \
+    const __m512i a##r = _mm512_loadu_si512(A + r * N + i);                                        \
+    s##r##0 = _mm512_add_epi32(s##r##0, _mm512_madd_epi16(a##r, b0));                              \
+    s##r##1 = _mm512_add_epi32(s##r##1, _mm512_madd_epi16(a##r, b1));                              \
+    s##r##2 = _mm512_add_epi32(s##r##2, _mm512_madd_epi16(a##r, b2));                              \
+    s##r##3 = _mm512_add_epi32(s##r##3, _mm512_madd_epi16(a##r, b3));
+        EACH_ROW(MULTIPLY)
+#undef MULTIPLY
     }
-    for (int r = 0; r < 4; r++)
-        for (int l = 0; l < 4; l++)
-            G[r * d + l] += _mm512_reduce_add_epi32(s[r][l]);
+#define STORE(r)                                                                                   \
+    G[r * d] += _mm512_reduce_add_epi32(s##r##0), G[r * d + 1] += _mm512_reduce_add_epi32(s##r##1); \
+    G[r * d + 2] += _mm512_reduce_add_epi32(s##r##2);                                              \
+    G[r * d + 3] += _mm512_reduce_add_epi32(s##r##3);
+    EACH_ROW(STORE)
+#undef STORE
+#undef EACH_ROW
 }
 #else
 #define add_wide_tile add_tile
@@ -216,7 +225,7 @@ VECTORISED static int32_t dot_integers(Py_ssize_t few, const int16_t *a, const i
 static void gram_of_integers(Py_ssize_t N, Py_ssize_t d, const int16_t *A, float *G)
 {
     void (*const add)(Py_ssize_t, Py_ssize_t, const int16_t *, const int16_t *, Py_ssize_t,
-                      float *) = HAS_WIDE && N % 32 == 0 ? add_wide_tile : add_tile;
+                      float *) = HAS_WIDE && N % WIDE_INTEGERS == 0 ? add_wide_tile : add_tile;
     memset(G, 0, d * d * sizeof *G);
     for (Py_ssize_t first = 0; first < N; first += FITTING) {
         const Py_ssize_t few = N - first < FITTING ? N - first : FITTING;

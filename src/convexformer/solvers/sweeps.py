@@ -45,8 +45,8 @@ FEWEST = 2  # sweeps of a cycle, and by how many more than it seems to take
 STALLED = 2  # cycles in which neither falls, which end a round
 RECENT = 4  # cycles by which speed is judged
 MOST_OUTPUTS = 16  # that move together; of cells of their own, which large products serve, half
-# Bytes of tokens in float32 that are read sooner packed, and outputs for which they are unpacked too
-# often: up to two share that, or four in wide registers.
+# Bytes of tokens in float32 that are read sooner packed; outputs for which they are unpacked too
+# often, as up to two share that, or four in wide registers.
 FAR, MANY = (CACHE / 4, 5) if WIDE else (CACHE, 3)
 READ_BYTES = 1 << 20  # of tokens on their way to float32
 GATHERED_BYTES = 1 << 24  # of tokens that do not lie plain, gathered by rows, on their way there
