@@ -57,6 +57,23 @@ def test_a_round_finds_what_newtons_method_finds(
     assert found.certificate.primal == pytest.approx(expected.certificate.primal, rel=1e-9)
 
 
+def test_what_counts_may_be_far_from_the_means():
+    """Samples that are sure lose their weight, and the rest is nearly alike in a column.
+
+    There Hessians in float32 lack digits.
+    """
+    rng = np.random.default_rng(0)
+    sure, y = np.arange(1000) < 900, rng.choice([-1.0, 1.0], size=1000)
+    X = 0.1 * rng.normal(size=(1000, 3, 2))
+    X[sure, 0, 0] = 30.0 * y[sure]
+    X[~sure, 1, 0] += 300.0 + 0.5 * y[~sure]
+    problem = Problem(TokenDesign(X), Logistic(), Token(), y[:, None])
+    expected = solve(problem, 3e-5 * problem.beta_max, tol=1e-10, method="newton")
+    found = solve(problem, 3e-5 * problem.beta_max, tol=1e-8)
+    assert found.converged
+    assert found.certificate.primal == pytest.approx(expected.certificate.primal, rel=1e-8)
+
+
 @pytest.mark.parametrize("scale", [1e-100, 1e-6, 1e6, 1e100])
 def test_units_of_x_make_no_difference(scale):
     X, Y = letters()

@@ -57,7 +57,7 @@ static void score(const Few *at, Py_ssize_t l, Py_ssize_t few)
             at->room[q * at->p + j] = at->by[j * at->c + l + q];
     for (Py_ssize_t i = 0; i < at->N; i += 4) {
         take_rows(at, i, 4, x);
-        multiply_four(at->p, x, at->room, at->p, s);
+        multiply_four_doubles(at->p, x, at->room, at->p, s);
         for (Py_ssize_t r = 0; r < 4 && i + r < at->N; r++)
             memcpy(at->out + (i + r) * at->c + l, s[r], few * sizeof *at->out);
     }

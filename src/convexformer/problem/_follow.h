@@ -105,7 +105,7 @@ VECTORISED static void follow_outputs(void **at, Py_ssize_t rows, Py_ssize_t p, 
         const double *each[4] = {x, x, x, x}; /* those beyond the last row count for nothing */
         for (int r = 1; r < 4 && i + r < rows; r++)
             each[r] = x + r * p;
-        multiply_four(p, each, z, p, sum);
+        multiply_four_doubles(p, each, z, p, sum);
         for (Py_ssize_t r = 0; r < 4 && i + r < rows; r++)
             for (Py_ssize_t l = 0; l < c; l++) {
                 const Py_ssize_t here = (i + r) * c + l;

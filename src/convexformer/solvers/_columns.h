@@ -6,13 +6,15 @@
 
 #define TILE 4         /* columns that are multiplied together */
 #define LINE 8         /* numbers that are read together */
+#define FITTING 1e12   /* entries up to which, and from its inverse on, squares fit float32 */
 #define NEAR (1 << 13) /* lines that stay in cache while they are multiplied with each other */
 
 typedef struct {
     Py_ssize_t N, n, d, p;  /* p = n d columns */
     Py_ssize_t width;       /* p, up to a whole tile */
     Py_ssize_t pitch;       /* from one column to the next */
-    double *A, *scaled;     /* (width, pitch), zero beyond p, and a tile more; or NULL, then entries: */
+    double *A;              /* (width, pitch), zero beyond p, and a tile more; or NULL, then entries: */
+    float *floats;          /* the same, if it fits float32, for products of which few digits count */
     int32_t *start;         /* (N + 1,) */
     int32_t *column;
     double *value, *room;   /* the latter what A lies in */
@@ -56,7 +58,7 @@ static void add_products(const Columns *X, Py_ssize_t first, Py_ssize_t rows, co
 {
     double s[TILE][TILE];
     for (Py_ssize_t k = 0; k < end; k += TILE) {
-        multiply_four(rows, a, X->A + k * X->pitch + first, X->pitch, s);
+        multiply_four_doubles(rows, a, X->A + k * X->pitch + first, X->pitch, s);
         for (int r = 0; r < TILE; r++)
             for (int l = 0; l < TILE; l++)
                 out[r * X->width + k + l] += s[r][l];
@@ -94,8 +96,41 @@ static void correlate(const Columns *X, Py_ssize_t count, const double *V, doubl
         }
 }
 
+/* to = a part of w times x, for rows from `first` on. */
+#define SCALE(NUMBER, columns)                                                                     \
+    const NUMBER *x = columns + (j + r) * X->pitch + first;                                        \
+    NUMBER *to = columns + (width + r) * X->pitch;                                                 \
+    a[r] = to;                                                                                     \
+    _Pragma("omp simd") for (Py_ssize_t i = 0; i < rows; i++) to[i] = (NUMBER)w[first + i] * x[i];
+
+/* G[j, k] += <w X_j, X_k> over some samples, for a tile of j and k up to these. */
+VECTORISED static void add_tile(const Columns *X, Py_ssize_t first, Py_ssize_t rows, Py_ssize_t j,
+                                const double *w, double *G)
+{
+    const Py_ssize_t width = X->width;
+    if (X->floats == NULL) {
+        const double *a[TILE];
+        for (int r = 0; r < TILE; r++) {
+            SCALE(double, X->A)
+        }
+        add_products(X, first, rows, a, j + 1, G + j * width);
+        return;
+    }
+    const float *a[TILE];
+    float s[TILE][TILE];
+    for (int r = 0; r < TILE; r++) {
+        SCALE(float, X->floats)
+    }
+    for (Py_ssize_t k = 0; k <= j; k += TILE) {
+        multiply_four_floats(rows, a, X->floats + k * X->pitch + first, X->pitch, s);
+        for (int r = 0; r < TILE; r++)
+            for (int l = 0; l < TILE; l++)
+                G[(j + r) * width + k + l] += s[r][l];
+    }
+}
+
 /* The lower half of X' diag(w) X in G (width, width). */
-VECTORISED static void weighted_gram(const Columns *X, const double *w, double *G)
+static void weighted_gram(const Columns *X, const double *w, double *G)
 {
     const Py_ssize_t N = X->N, width = X->width, most = rows_of(X);
     memset(G, 0, width * width * sizeof *G);
@@ -107,19 +142,25 @@ VECTORISED static void weighted_gram(const Columns *X, const double *w, double *
                 row[X->column[m]] += by * X->value[m];
         }
     for (Py_ssize_t first = 0; first < N && X->A != NULL; first += most)
-        for (Py_ssize_t j = 0; j < width; j += TILE) {
-            const Py_ssize_t rows = N - first < most ? N - first : most;
-            const double *a[TILE];
-            for (int r = 0; r < TILE; r++) {
-                const double *x = X->A + (j + r) * X->pitch + first;
-                double *to = X->scaled + r * X->pitch;
-                a[r] = to;
-#pragma omp simd
-                for (Py_ssize_t i = 0; i < rows; i++)
-                    to[i] = w[first + i] * x[i];
-            }
-            add_products(X, first, rows, a, j + 1, G + j * width);
+        for (Py_ssize_t j = 0; j < width; j += TILE)
+            add_tile(X, first, N - first < most ? N - first : most, j, w, G);
+}
+
+/* Columns in float32, unless numbers do not fit. */
+VECTORISED static void to_floats(Columns *X)
+{
+    const Py_ssize_t size = X->width * X->pitch;
+    double largest = 0;
+    for (Py_ssize_t j = 0; j < X->p; j++)
+#pragma omp simd reduction(max : largest)
+        for (Py_ssize_t i = 0; i < X->N; i++) {
+            const double x = X->A[j * X->pitch + i];
+            X->floats[j * X->pitch + i] = (float)x;
+            largest = fabs(x) > largest ? fabs(x) : largest;
         }
+    memset(X->floats + X->p * X->pitch, 0, (size - X->p * X->pitch) * sizeof *X->floats);
+    if (!(largest > 1 / FITTING && largest < FITTING))
+        X->floats = NULL;
 }
 
 /* Which columns are taken ---------------------------------------------------------------------- */
@@ -149,13 +190,14 @@ static int take(Py_ssize_t width, const double *X, const int32_t *place, const d
     Py_ssize_t *from = malloc(to->p * sizeof *from), taken = 0;
     int sound = 1;
     to->pitch = ((to->N + LINE - 1) / LINE | 1) * LINE; /* columns begin in different places of cache */
-    to->room = malloc(((to->width + TILE) * to->pitch + LINE) * sizeof *to->room);
+    const Py_ssize_t size = (to->width + TILE) * to->pitch; /* and the same in float32 */
+    to->room = malloc((size + (size + 1) / 2 + LINE) * sizeof *to->room);
     if (to->room == NULL || from == NULL) {
         free(from);
         return 0;
     }
     to->A = to->room + (LINE - (uintptr_t)to->room / sizeof *to->A % LINE) % LINE;
-    to->scaled = to->A + to->width * to->pitch;
+    to->floats = (float *)(to->A + size);
     for (Py_ssize_t j = 0; j < to->p; j++)
         from[j] = -1;
     for (Py_ssize_t j = 0; j < width && sound; j++)
@@ -167,6 +209,8 @@ static int take(Py_ssize_t width, const double *X, const int32_t *place, const d
     sound &= taken == to->p;
     if (sound)
         gather(to, width, X, from, center);
+    if (sound)
+        to_floats(to);
     free(from);
     return sound ? 1 : -1;
 }

@@ -26,7 +26,8 @@
 #define EARLY_GAP 0.02  /* and where the next will not be far below this one */
 #define WANTED 0.1      /* of what is wanted that a model's may always have */
 #define SURE 0.3        /* of what is wanted: a step that promises as much ends there */
-#define CANCELLED 1e-6  /* of a sum of squares: where less is left, digits are gone */
+#define CANCELLED 1e-6  /* of a sum of squares: where less is left, digits are gone, */
+#define FEW_LEFT 1e-3   /* and where products were in float32 */
 
 /* Models --------------------------------------------------------------------------------------- */
 
@@ -101,10 +102,20 @@ VECTORISED static int form(Newton *at)
             for (Py_ssize_t v = 0; v < size; v++)
                 q[v] -= by * t[v];
         }
-        if (q[u] < CANCELLED * whole)
+        if (q[u] < (at->X->floats == NULL ? CANCELLED : FEW_LEFT) * whole)
             return 0;
     }
     return 1;
+}
+
+/* Whether a step may be tried once more, with a Hessian in double precision. */
+static int drop_floats(Newton *at)
+{
+    const int had = at->X->floats != NULL;
+    at->X->floats = NULL;
+    if (had)
+        expand(at, 0);
+    return had;
 }
 
 /* Units of blocks, the Hessian in these, and what else sweeps want to know. */
@@ -259,8 +270,11 @@ static int iterate(Newton *at, double goal, double *b, double *left)
         if (!(above < INFINITY))
             return 0;
         if (!(above * above <= SURE * wanted * before)) { /* else the last Hessian will do */
-            if (!form(at))
-                return 0;
+            if (!form(at)) {
+                if (!drop_floats(at))
+                    return 0;
+                continue;
+            }
             prepare_sweeps(at);
         }
         const double fall = before > 0 ? above / before : 1; /* the next is about its square */
@@ -268,8 +282,9 @@ static int iterate(Newton *at, double goal, double *b, double *left)
         before = above;
         const int found = minimise_model(at, fmax(WANTED * wanted, part * above));
         const int moved = found > 0 ? search(at, b, lift) : 0;
-        if (!moved)
+        if (!moved && (found < 0 || !drop_floats(at)))
             return found < 0 ? -1 : 0;
+        before = moved ? before : 0;
         unseen += moved == 2;
     }
     return 0;

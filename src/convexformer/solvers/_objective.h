@@ -3,7 +3,7 @@
    Included by _curved.c, which says what is minimised and how things are ordered. */
 
 typedef struct {
-    const Columns *X;
+    Columns *X;
     Py_ssize_t c, pairs, size;  /* outputs, pairs of two (of the one with itself), coefficients */
     Py_ssize_t blocks, width;   /* of the penalty, and coefficients of one */
     const double *limit;        /* (blocks,) */
