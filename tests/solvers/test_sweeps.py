@@ -166,7 +166,10 @@ def test_alike_tokens_are_left_to_newton_after_a_few_cycles(monkeypatch):
     assert 0 < len(cycles) <= 20
 
 
-def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0, packed=False):
+WAYS = ["in samples", "to and fro", "in coefficients"]
+
+
+def state(n=5, d=3, c=2, N=40, part=None, way="in samples", seed=0, packed=False):
     """What a cycle takes, of random tokens, some in use; and the tokens and what is left."""
     rng = np.random.default_rng(seed)
     part = part or c
@@ -181,13 +184,15 @@ def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0, packed=False)
     step = 1 / np.linalg.eigvalsh(grams.astype(float)).max(axis=1)
     square = np.sum(v.reshape(c // part, -1) ** 2, axis=1)
     flat = A.reshape(n * d, N)
-    tokens = A if in_samples else (flat.astype(float) @ flat.T).reshape(n, d, n * d)
-    shape = (n, d, c, tokens.shape[2], part, in_samples)
-    return (tuple(tokens), tuple(grams), shape, step, limit, square, Z, M), A.astype(float), v
+    tokens = A if way != WAYS[2] else (flat.astype(float) @ flat.T).reshape(n, d, n * d)
+    shape = (n, d, c, tokens.shape[2], part, way != WAYS[2], way == WAYS[1])
+    last = np.zeros(c * (n * d + N) * (way == WAYS[1]))
+    state = tuple(tokens), tuple(grams), shape, step, limit, square, Z, M, last
+    return state, A.astype(float), v
 
 
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
-@pytest.mark.parametrize("in_samples", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "shape",
     [
@@ -203,16 +208,16 @@ def state(n=5, d=3, c=2, N=40, part=None, in_samples=True, seed=0, packed=False)
         (4, 13, 4, 1056, 1),
     ],
 )
-def test_what_is_compiled_does_what_numpy_does(shape, in_samples):
+def test_what_is_compiled_does_what_numpy_does(shape, way):
     size = dict(zip(("n", "d", "c", "N", "part"), shape, strict=False))
-    one, other = (state(**size, in_samples=in_samples)[0] for _ in range(2))
+    one, other = (state(**size, way=way)[0] for _ in range(2))
     for at in (one, other):  # a token that some outputs use
         at[6][1:2, ::2] = 0.0
     for count in (5, 5, 2):
         found, expected = sweeps.cycle(*one, count), cycle_numpy.cycle(*other, count)
         assert found[0] == pytest.approx(expected[0], rel=1e-6)
         assert found[1] == pytest.approx(expected[1], rel=1e-2, abs=1e-5 * expected[0])
-    for here, there in zip(one[5:], other[5:], strict=True):
+    for here, there in zip(one[5:8], other[5:8], strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-4 * np.abs(there).max())
 
 
@@ -232,7 +237,7 @@ def test_packed_tokens_move_as_others_do(shape):
     size = dict(zip(("n", "d", "c", "N", "part"), shape, strict=False))
     plain, packed, in_numpy = (state(**size, packed=True)[0] for _ in range(3))
     for at in (packed, in_numpy):
-        for array, factor in zip(at[5:], (1.0, 1e-3, 1e3), strict=True):
+        for array, factor in zip(at[5:8], (1.0, 1e-3, 1e3), strict=True):
             array *= factor
     tokens = tuple(np.rint(1000 * A).astype(np.int16) for A in plain[0])
     grams = tuple(np.float32(1e6) * G for G in plain[1])
@@ -301,7 +306,7 @@ def test_tokens_are_packed_where_that_is_quicker(monkeypatch):
 
 def test_a_last_cycle_is_as_short_as_will_do(monkeypatch):
     problem, counts, plain = made(N=400, n=30, d=4), [], sweeps.cycle
-    monkeypatch.setattr(sweeps, "cycle", lambda *at: counts.append(at[8]) or plain(*at))
+    monkeypatch.setattr(sweeps, "cycle", lambda *at: counts.append(at[9]) or plain(*at))
     for fraction in (0.2, 0.1, 0.05, 0.02):
         assert solve(problem, fraction * problem.beta_max).converged
     most = cycle_numpy.SWEEPS
@@ -322,9 +327,9 @@ def test_a_round_may_start_where_it_ends(gap):
 
 
 @pytest.mark.usefixtures("cycle")
-@pytest.mark.parametrize("in_samples", [True, False])
-def test_tokens_may_be_one_array(in_samples):
-    (at, *_), (other, *_) = (state(in_samples=in_samples) for _ in range(2))
+@pytest.mark.parametrize("way", WAYS)
+def test_tokens_may_be_one_array(way):
+    (at, *_), (other, *_) = (state(way=way) for _ in range(2))
     other = (np.array(other[0]), np.array(other[1]), *other[2:])
     assert sweeps.cycle(*at) == sweeps.cycle(*other)
 
@@ -452,20 +457,42 @@ def test_tokens_that_the_optimum_does_not_use_are_zero(penalty):
 
 
 @pytest.mark.usefixtures("cycle")
-@pytest.mark.parametrize("in_samples", [True, False])
-def test_a_cycle_never_raises_the_objective(in_samples):
-    at = state(n=60, d=12, c=1, N=150, in_samples=in_samples)[0]
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cycle_never_raises_the_objective(way):
+    at = state(n=60, d=12, c=1, N=150, way=way)[0]
     values = [sweeps.cycle(*at)[0] for _ in range(12)]
     assert np.all(np.diff(values) <= 1e-9 * values[0]) and values[-1] < 0.9 * values[0]
 
 
+@pytest.mark.usefixtures("cycle", "sweeps_only")
+@pytest.mark.parametrize("c", [1, 3])
+@pytest.mark.parametrize("alike", [True, False])
+def test_sweeps_go_to_and_fro_where_neighbours_are_alike(monkeypatch, alike, c):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 20, 6))
+    X = np.cumsum(X, axis=1) if alike else X
+    Y = X[:, 4] @ rng.normal(size=(6, c)) + X[:, 11] @ rng.normal(size=(6, c))
+    Y = Y / Y.std() + 0.3 * rng.normal(size=(300, c))
+    problem = Problem(TokenDesign(X), Squared(), TokenOutput(), Y)
+    plain, ways = sweeps.cycle, []
+    monkeypatch.setattr(sweeps, "cycle", lambda *at: ways.append(at[2][6]) or plain(*at))
+    monkeypatch.setattr(descent, "gram_is_quick", lambda *args: False)
+    monkeypatch.setattr(sweeps, "CACHE", 0.0)
+    found = solve(problem, 0.1 * problem.beta_max, tol=1e-8)
+    assert found.converged and set(ways) == {alike}
+    monkeypatch.setattr(sweeps, "CACHE", 1e9)  # what stays near need not be found again
+    expected, ways[:] = solve(problem, 0.1 * problem.beta_max, tol=1e-8), []
+    assert found.certificate.primal == pytest.approx(expected.certificate.primal, rel=1e-7)
+    assert not any(ways)
+
+
 @pytest.mark.usefixtures("cycle")
-@pytest.mark.parametrize("in_samples", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("penalty", [Token, TokenOutput])
-def test_a_cycle_keeps_its_books(penalty, in_samples):
+def test_a_cycle_keeps_its_books(penalty, way):
     part = 2 if penalty is Token else 1
-    at, A, v = state(n=8, N=100, part=part, in_samples=in_samples)
-    limit, square, Z, M = at[4:]
+    at, A, v = state(n=8, N=100, part=part, way=way)
+    limit, square, Z, M, _ = at[4:]
     Z0, size = Z.copy(), np.abs(M).max()
     for _ in range(3):
         value, gap = sweeps.cycle(*at)
@@ -486,11 +513,12 @@ def test_a_cycle_keeps_its_books(penalty, in_samples):
 def test_arrays_that_do_not_fit_are_refused():
     good, _, _ = state()
     wrongs = ((0, good[0][:-1]), (1, good[0]), (3, good[3][1:]), (6, good[6].astype(np.float32)))
-    for j, wrong in (*wrongs, (2, (*good[2][:5], False))):
+    shapes = [(2, (*good[2][:5], *ways)) for ways in ((False, False), (True, True), (False, True))]
+    for j, wrong in (*wrongs, *shapes):
         with pytest.raises(ValueError, match=r"expected|every token|Sizes"):
             sweeps.cycle(*good[:j], wrong, *good[j + 1 :])
     with pytest.raises((ValueError, BufferError)):
-        sweeps.cycle(*good[:6], good[6].transpose(0, 2, 1), good[7])
+        sweeps.cycle(*good[:6], good[6].transpose(0, 2, 1), *good[7:])
     for wrong in (0, cycle_numpy.SWEEPS + 1):
         with pytest.raises(ValueError, match=f"1 to {cycle_numpy.SWEEPS} sweeps"):
             sweeps.cycle(*good, wrong)

@@ -264,119 +264,8 @@ static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scr
     subtract(at, at->c, k, move, e);
 }
 
-/* By how much the objective of a part is higher at one point of a cycle than at another: not the
-   difference of two values, which would round. */
-VECTORISED static double rise(const Round *at, Py_ssize_t first, const double *Z, const double *e,
-                              const double *Z1, const double *e1)
-{
-    const Py_ssize_t one = at->d * at->c, size = at->d * at->part;
-    double square = 0, rest = 0;
-    e += first * at->N, e1 += first * at->N;
-    if (at->in_samples)
-#pragma omp simd reduction(+ : square)
-        for (Py_ssize_t i = 0; i < at->part * at->N; i++)
-            square += (e1[i] - e[i]) * (e1[i] + e[i]);
-    for (Py_ssize_t k = 0; k < at->n; k++) {
-        const Py_ssize_t here = k * one + first * at->d;
-        const double *z = Z + here, *z1 = Z1 + here, *M = at->M + here;
-        double slope = 0, change = 0;
-        for (Py_ssize_t j = 0; j < size; j++) {
-            slope += (z1[j] - z[j]) * M[j];
-            change += (z1[j] - z[j]) * (z1[j] + z[j]);
-        }
-        if (!at->in_samples)
-            for (Py_ssize_t l = 0; l < at->part; l++)
-                for (Py_ssize_t j = 0; j < at->d; j++) {
-                    const Py_ssize_t i = l * at->N + k * at->d + j;
-                    square -= (z1[l * at->d + j] - z[l * at->d + j]) * (e1[i] + e[i]);
-                }
-        rest -= slope;
-        if (change != 0)
-            rest += at->limit[k] * change / (norm(size, z) + norm(size, z1));
-    }
-    return 0.5 * square + rest;
-}
-
-/* Shares, which sum to 1, with which a part's moves on a trail cancel best; 0 if there are none. */
-VECTORISED static int shares(const Round *at, Py_ssize_t first, const double *Zs, double *share)
-{
-    const Py_ssize_t one = at->d * at->c, all = at->n * one;
-    const int whole = at->part == at->c; /* then what tokens have of it lies in one piece */
-    const Py_ssize_t pieces = whole ? 1 : at->n, size = whole ? all : at->d * at->part;
-    double C[SWEEPS][SWEEPS], trace = 0, total = 0;
-    for (int s = 0; s < at->sweeps; s++)
-        for (int t = 0; t <= s; t++) {
-            double dot = 0;
-            for (Py_ssize_t k = 0; k < pieces; k++) {
-                const double *a = Zs + s * all + k * one + first * at->d, *b = a + (t - s) * all;
-#pragma omp simd reduction(+ : dot)
-                for (Py_ssize_t j = 0; j < size; j++)
-                    dot += (a[j + all] - a[j]) * (b[j + all] - b[j]);
-            }
-            C[s][t] = dot;
-        }
-    for (int s = 0; s < at->sweeps; s++)
-        trace += C[s][s];
-    for (int s = 0; s < at->sweeps; s++) { /* C = L L', then L L' share = 1 */
-        C[s][s] += NOISE * trace + 1e-300;
-        for (int t = 0; t <= s; t++) {
-            for (int u = 0; u < t; u++)
-                C[s][t] -= C[s][u] * C[t][u];
-            if (s == t && !(C[s][s] > 0))
-                return 0;
-            C[s][t] = s == t ? sqrt(C[s][s]) : C[s][t] / C[t][t];
-        }
-        share[s] = 1;
-        for (int u = 0; u < s; u++)
-            share[s] -= C[s][u] * share[u];
-        share[s] /= C[s][s];
-    }
-    for (int s = (int)at->sweeps - 1; s >= 0; s--) {
-        for (int u = s + 1; u < at->sweeps; u++)
-            share[s] -= C[u][s] * share[u];
-        share[s] /= C[s][s];
-        total += share[s];
-    }
-    for (int s = 0; s < at->sweeps; s++)
-        share[s] /= total;
-    return isfinite(total) && total != 0;
-}
-
-/* A part to the affine combination of its trail's points whose moves cancel best, if that is
-   better; a token that was let go stays so. Z and e are zero. */
-static void extrapolate(const Round *at, Py_ssize_t first, const double *Zs, double *es,
-                        double *Z, double *e, double *scratch)
-{
-    const Py_ssize_t one = at->d * at->c, size = at->d * at->part, all = at->n * one;
-    const Py_ssize_t length = at->c * at->N, start = first * at->N, end = start + at->part * at->N;
-    double share[SWEEPS], *last = es + at->sweeps * length;
-    if (!shares(at, first, Zs, share))
-        return;
-    for (int s = 0; s < at->sweeps; s++) {
-        const double *Z_s = Zs + (s + 1) * all, *e_s = es + (s + 1) * length;
-        for (Py_ssize_t k = 0; k < at->n; k++)
-            for (Py_ssize_t j = k * one + first * at->d; j < k * one + first * at->d + size; j++)
-                Z[j] += share[s] * Z_s[j];
-        for (Py_ssize_t i = start; i < end; i++)
-            e[i] += share[s] * e_s[i];
-    }
-    for (Py_ssize_t k = 0; k < at->n; k++) {
-        const Py_ssize_t here = k * one + first * at->d;
-        if (is_used(size, at->Z + here) || !is_used(size, Z + here))
-            continue;
-        for (Py_ssize_t j = 0; j < size; j++)
-            scratch[j] = -Z[here + j];
-        subtract(at, at->part, k, scratch, e + start);
-        memset(Z + here, 0, size * sizeof *Z);
-    }
-    if (rise(at, first, at->Z, last, Z, e) < 0) {
-        for (Py_ssize_t k = 0; k < at->n; k++) {
-            const Py_ssize_t here = k * one + first * at->d;
-            memcpy(at->Z + here, Z + here, size * sizeof *Z);
-        }
-        memcpy(last + start, e + start, (end - start) * sizeof *e);
-    }
-}
+#include "_anderson.h"
+#include "_plane.h"
 
 /* Bring M and the squares of v up to date for Z, which was `before` when they were; e is what
    changed since. */
@@ -419,13 +308,49 @@ static void measure(const Round *at, Py_ssize_t first, double *value, double *ga
     *gap += 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * inner;
 }
 
+/* Sweeps all one way, each of which goes on from the last, and the point to which they seem to lead.
+   Returns the change there. */
+static double *run_forward(const Round *at, double *Zs, double *es, double *scratch, float *floats)
+{
+    const Py_ssize_t all = at->n * at->d * at->c, length = at->c * at->N, sweeps = at->sweeps;
+    for (Py_ssize_t s = 1; s <= sweeps; s++) {
+        double *e = es + s * length;
+        memcpy(e, e - length, length * sizeof *e);
+        for (Py_ssize_t k = 0; k < at->n; k++)
+            visit(at, k, s == 1, e, scratch, floats);
+        memcpy(Zs + s * all, at->Z, all * sizeof *Zs);
+    }
+    for (Py_ssize_t first = 0; first < at->c; first += at->part)
+        extrapolate(at, first, Zs, es, Zs + (sweeps + 1) * all, es + (sweeps + 1) * length, scratch);
+    return es + sweeps * length;
+}
+
+/* Sweeps to and fro, after each of which every part moves to the best point of a plane. What was
+   visited last is visited first, while it is near. */
+static double *run_to_and_fro(const Round *at, double *Zs, double *es, double *scratch,
+                              float *floats)
+{
+    const Py_ssize_t n = at->n, all = n * at->d * at->c, length = at->c * at->N;
+    double *e = es, *e0 = es + length, *Z0 = Zs + all;
+    for (Py_ssize_t s = 1; s <= at->sweeps; s++) {
+        memcpy(Z0, at->Z, all * sizeof *Z0);
+        memcpy(e0, e, length * sizeof *e0);
+        for (Py_ssize_t k = 0; k < n; k++)
+            visit(at, s % 2 ? k : n - 1 - k, s == 1, e, scratch, floats);
+        for (Py_ssize_t first = 0; first < at->c; first += at->part)
+            search_plane(at, first, Z0, e0, e, (double(*)[PRODUCTS])scratch);
+    }
+    return e;
+}
+
 int run_cycle(Round *at, double *value, double *gap)
 {
     const Py_ssize_t one = at->d * at->c, all = at->n * one, length = at->c * at->N;
-    const Py_ssize_t sweeps = at->sweeps;
-    double *Zs = calloc((sweeps + 2) * all, sizeof *Zs);
-    double *es = calloc((sweeps + 2) * length, sizeof *es);
-    double *scratch = malloc(3 * one * sizeof *scratch);
+    const Py_ssize_t points = at->last == NULL ? at->sweeps + 2 : 2;
+    const Py_ssize_t most = 3 * one > PRODUCTS * at->n ? 3 * one : PRODUCTS * at->n;
+    double *Zs = calloc(points * all, sizeof *Zs);
+    double *es = calloc(points * length, sizeof *es);
+    double *scratch = malloc(most * sizeof *scratch);
     float *room = malloc((length > one ? length : one) * sizeof *room + LINE);
     float *floats = aligned(room);
     at->live = malloc(at->c / at->part * sizeof *at->live);
@@ -433,17 +358,9 @@ int run_cycle(Round *at, double *value, double *gap)
                        at->live != NULL;
     if (enough) {
         memcpy(Zs, at->Z, all * sizeof *Zs);
-        for (Py_ssize_t s = 1; s <= sweeps; s++) {
-            double *e = es + s * length;
-            memcpy(e, e - length, length * sizeof *e);
-            for (Py_ssize_t k = 0; k < at->n; k++)
-                visit(at, k, s == 1, e, scratch, floats);
-            memcpy(Zs + s * all, at->Z, all * sizeof *Zs);
-        }
-        for (Py_ssize_t first = 0; first < at->c; first += at->part)
-            extrapolate(at, first, Zs, es, Zs + (sweeps + 1) * all, es + (sweeps + 1) * length,
-                        scratch);
-        update(at, Zs, es + sweeps * length, scratch, floats);
+        const double *e = (at->last == NULL ? run_forward : run_to_and_fro)(at, Zs, es, scratch,
+                                                                            floats);
+        update(at, Zs, e, scratch, floats);
         *value = *gap = 0;
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
             measure(at, first, value, gap);
@@ -458,7 +375,7 @@ int run_cycle(Round *at, double *value, double *gap)
 
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
-#define ARRAYS 5 /* besides tokens and their Gram matrices */
+#define ARRAYS 6 /* besides tokens and their Gram matrices */
 
 /* n matrices of `size` numbers, in one array or a tuple of n; says how many views that takes, or
    -1, and then leaves none. */
@@ -515,17 +432,19 @@ static PyObject *cycle(PyObject *self, PyObject *args)
 {
     PyObject *tokens, *grams, *given[ARRAYS];
     Round at = {.sweeps = SWEEPS};
-    if (!PyArg_ParseTuple(args, "OO(nnnnnp)OOOOO|n", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
-                          &at.part, &at.in_samples, given, given + 1, given + 2, given + 3,
-                          given + 4, &at.sweeps))
+    int to_and_fro;
+    if (!PyArg_ParseTuple(args, "OO(nnnnnpp)OOOOOO|n", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
+                          &at.part, &at.in_samples, &to_and_fro, given, given + 1, given + 2,
+                          given + 3, given + 4, given + 5, &at.sweeps))
         return NULL;
     if (at.sweeps < 1 || at.sweeps > SWEEPS)
         return PyErr_Format(PyExc_ValueError, "There must be 1 to %d sweeps.", SWEEPS);
     if (at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1 || (at.part != at.c && at.part != 1) ||
-        (!at.in_samples && at.N != at.n * at.d) || too_large(&at))
+        (!at.in_samples && (to_and_fro || at.N != at.n * at.d)) || too_large(&at))
         return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and fit.");
     const Py_ssize_t size = at.n * at.d * at.c;
-    const Py_ssize_t sizes[ARRAYS] = {at.n, at.n, at.c / at.part, size, size};
+    const Py_ssize_t sizes[ARRAYS] = {at.n, at.n, at.c / at.part, size, size,
+                                      to_and_fro ? size + at.c * at.N : 0};
     Py_buffer views[ARRAYS], *matrices = malloc(2 * at.n * sizeof *matrices);
     Py_ssize_t n_views = 0, n_matrices = 0, more;
     double value = NAN, gap = NAN;
@@ -549,6 +468,7 @@ static PyObject *cycle(PyObject *self, PyObject *args)
             goto end;
     at.step = views[0].buf, at.limit = views[1].buf;
     at.square = views[2].buf, at.Z = views[3].buf, at.M = views[4].buf;
+    at.last = to_and_fro ? views[5].buf : NULL;
     Py_BEGIN_ALLOW_THREADS
     done = run_cycle(&at, &value, &gap);
     Py_END_ALLOW_THREADS
@@ -573,9 +493,10 @@ static PyMethodDef methods[] = {
     {"wide", wide, METH_NOARGS,
      "wide()\n\nWhether products with tokens fill wide registers, of which int16 takes half."},
     {"cycle", cycle, METH_VARARGS,
-     "cycle(tokens, grams, (n, d, c, N, part, in_samples), step, limit, square, Z, M, sweeps=6)\n"
-     "-> (value, gap)\n\n"
-     "Some sweeps over the tokens, Anderson's extrapolation, and the gap; square, Z, M in place."},
+     "cycle(tokens, grams, (n, d, c, N, part, in_samples, to_and_fro), step, limit, square, Z, M,\n"
+     "last, sweeps=6) -> (value, gap)\n\n"
+     "Some sweeps over the tokens, with Anderson's extrapolation, or to and fro, and the gap; square,\n"
+     "Z, M, and the last move, if they go to and fro, in place."},
     {"transpose", transpose, METH_VARARGS,
      "transpose(X, groups, center, factor, root, A, (rows, width, n, d, first, N))\n\n"
      "Columns of n groups of d less their center, times a factor of each and the root of weights,\n"

@@ -15,6 +15,7 @@ typedef struct {
     const double *limit;  /* (n,) */
     double *square;       /* (c / part,): of v */
     double *Z, *M;        /* (n, c, d) */
+    double *last;         /* the last move of Z, and that of v (c, N), of sweeps to and fro; or NULL */
     Py_ssize_t *live;     /* (c / part,): where parts begin that a visit looks at */
 } Round;
 

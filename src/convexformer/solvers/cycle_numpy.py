@@ -26,32 +26,40 @@ SWEEPS = 6  # of a cycle, at most
 INNER = 12  # steps to the best of one token, at most
 LARGEST = 32767  # entry of a token that is int16
 SMALLEST = 1e-30  # largest entry of one that is not as good as zero
+PLANE_STEPS = 8  # to the best point of a plane, at most
+SINGULAR = 1e-9  # of a Hessian: then both moves are one
 NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
 
 def cycle(
     tokens: NDArray | tuple[NDArray, ...],
     grams: Floats | tuple[Floats, ...],
-    shape: tuple[int, int, int, int, int, bool],
+    shape: tuple[int, int, int, int, int, bool, bool],
     step: Array,
     limit: Array,
     square: Array,
     Z: Array,
     M: Array,
+    last: Array,
     sweeps: int = SWEEPS,
 ) -> tuple[float, float]:
     """Some sweeps over the tokens, and an extrapolation; returns the objective and its gap.
 
     Squares of v ``(c / part,)``, coefficients `Z` and correlations `M` ``(n, c, d)`` move in place;
     `step` are ones over the largest eigenvalues of `grams` ``(d, d)``. The last of the `shape`
-    ``(n, d, c, N, part, in_samples)`` say how many outputs share tokens, c or 1, and whether these
-    are ``(d, N)``, or else rows of the Gram matrix of all of them.
+    ``(n, d, c, N, part, in_samples, to_and_fro)`` say how many outputs share tokens, c or 1, whether
+    these are ``(d, N)``, or else rows of the Gram matrix of all of them, and whether sweeps go to
+    and fro: then `last` holds the last moves of Z and v, else nothing.
     """
-    part, found = shape[4], []
-    for j, first in enumerate(range(0, shape[2], part)):
+    n, d, c, N, part, in_samples, to_and_fro = shape
+    last_Z = last[: n * c * d].reshape(n, c, d) if to_and_fro else Z
+    last_e = last[n * c * d :].reshape(c, N) if to_and_fro else np.empty((c, 0))
+    found = []
+    for j, first in enumerate(range(0, c, part)):
         one = slice(first, first + part)
-        at = _Part(tokens, grams, shape[5], step, limit, Z[:, one], M[:, one], float(square[j]))
-        found.append(at.cycle(sweeps))
+        here = Z[:, one], M[:, one], float(square[j])
+        at = _Part(tokens, grams, in_samples, step, limit, *here, last_Z[:, one], last_e[one])
+        found.append(at.run_to_and_fro(sweeps) if to_and_fro else at.run_forward(sweeps))
         square[j] = at.square
     return sum(value for value, _ in found), sum(gap for _, gap in found)
 
@@ -68,25 +76,45 @@ class _Part:
     Z: Array
     M: Array
     square: float
+    last_Z: Array
+    last_e: Array
 
-    def cycle(self, sweeps: int) -> tuple[float, float]:
-        Z, M = self.Z, self.M
-        e: Array = np.zeros((Z.shape[1], self.tokens[0].shape[1]))
-        trail = [(Z.copy(), e.copy())]
+    def run_forward(self, sweeps: int) -> tuple[float, float]:
+        trail = [(self.Z.copy(), self._unchanged())]
         for sweep in range(sweeps):
-            live = np.any(Z, axis=(1, 2))
-            if sweep == 0:
-                live |= _norms(M) > self.limit
-            for k in np.flatnonzero(live).tolist():
-                r = M[k] + self._correlated(k, e)
-                own = self.grams[k], float(self.step[k]), float(self.limit[k])
-                move = _best_move(Z[k], r, *own)
-                Z[k] += move
-                e -= self._spread(k, move)
-            trail.append((Z.copy(), e.copy()))
-        e = self._extrapolate(trail)
+            e = trail[-1][1].copy()
+            self._sweep(e, sweep == 0, 1)
+            trail.append((self.Z.copy(), e))
+        return self._arrive(trail[0][0], self._extrapolate(trail))
+
+    def run_to_and_fro(self, sweeps: int) -> tuple[float, float]:
+        start, e = self.Z.copy(), self._unchanged()
+        for sweep in range(sweeps):
+            before = self.Z.copy(), e.copy()
+            self._sweep(e, sweep == 0, -1 if sweep % 2 else 1)
+            self._search_plane(*before, e)
+        return self._arrive(start, e)
+
+    def _unchanged(self) -> Array:
+        return np.zeros((self.Z.shape[1], self.tokens[0].shape[1]))
+
+    def _sweep(self, e: Array, new: bool, way: int) -> None:
+        """Every token that is in use, or may be if they may be `new`, to its best."""
+        Z, M = self.Z, self.M
+        live = np.any(Z, axis=(1, 2))
+        if new:
+            live |= _norms(M) > self.limit
+        for k in np.flatnonzero(live)[::way].tolist():
+            r = M[k] + self._correlated(k, e)
+            move = _best_move(Z[k], r, self.grams[k], float(self.step[k]), float(self.limit[k]))
+            Z[k] += move
+            e -= self._spread(k, move)
+
+    def _arrive(self, start: Array, e: Array) -> tuple[float, float]:
+        """Bring correlations up to date with the change `e` since `start`."""
+        Z, M = self.Z, self.M
         change = np.array([self._correlated(k, e) for k in range(len(M))])
-        self.square -= float(np.sum((Z - trail[0][0]) * (2 * M + change)))
+        self.square -= float(np.sum((Z - start) * (2 * M + change)))
         self.square = max(self.square, 0.0)
         M += change
         return self._measure()
@@ -128,6 +156,22 @@ class _Part:
             return np.asarray(changed)
         return e
 
+    def _search_plane(self, Z0: Array, e0: Array, e: Array) -> None:
+        """To the best point of the plane along what a sweep has moved and the last move."""
+        Z, by = self.Z, np.array([1.0, 0.0])
+        moves, turns = np.array([Z - Z0, self.last_Z]), np.array([e - e0, self.last_e])
+        used = np.any(Z0, axis=(1, 2))
+        came = np.any(Z, axis=(1, 2)) != used
+        if not np.any(came | (~used & np.any(self.last_Z, axis=(1, 2)))):
+            bulk = np.tensordot(turns, e0, axes=2) - np.tensordot(moves, self.M, axes=3)
+            Q = np.tensordot(turns, turns, axes=((1, 2), (1, 2)))
+            z, u = Z0[used], moves[:, used]
+            tokens = _norms(z), np.einsum("akcd,kcd->ak", u, z), np.einsum("akcd,bkcd->abk", u, u)
+            by = _best_on_plane(bulk, Q, *tokens, self.limit[used])
+        for to, start, last in ((Z, Z0, self.last_Z), (e, e0, self.last_e)):
+            last[:] = by[0] * (to - start) + by[1] * last
+            to[:] = start + last
+
     def _measure(self) -> tuple[float, float]:
         limit, square, norms = self.limit, self.square, _norms(self.M)
         penalty, inner = float(limit @ _norms(self.Z)), float(np.sum(self.Z * self.M))
@@ -149,6 +193,30 @@ def _best_move(z: Array, r: Array, G: Floats, step: float, limit: float) -> Arra
         if len(G) == 1 or np.sum((move - last) ** 2) <= NEARLY * np.sum(move**2):
             break
     return move
+
+
+def _best_on_plane(bulk: Array, Q: Array, norm: Array, p: Array, P: Array, limit: Array) -> Array:
+    """The best combination of two moves, from the first alone; Newton's method.
+
+    Of ``bulk . a + a' Q a / 2 + sum_k limit_k ||z_k + a . u_k||``, with `norm` that of z, `p` its
+    products with the moves of tokens, and `P` those of moves with each other.
+    """
+    to, best, least = np.array([1.0, 0.0]), np.array([1.0, 0.0]), np.inf
+    for _ in range(PLANE_STEPS):
+        along = p + np.einsum("abk,b->ak", P, to)
+        more = to @ (p + along)
+        there = np.sqrt(np.maximum(norm**2 + more, 1e-30 * norm**2))
+        value = to @ (bulk + 0.5 * Q @ to) + limit @ (more / (norm + there))
+        if not value < least:
+            to = 0.5 * (to + best)
+            continue
+        least, best, by = value, to, limit / there
+        slope = bulk + Q @ to + along @ by
+        H = Q + P @ by - (along * (by / there**2)) @ along.T
+        if not np.linalg.det(H) > SINGULAR * H[0, 0] * H[1, 1]:
+            break
+        to = to - np.linalg.solve(H, slope)
+    return best
 
 
 def _norms(Z: Array) -> Array:

@@ -3,10 +3,13 @@ r"""Sweeps over tokens, each moved to its best in turn; for the squared loss.
 .. math:: Z_k^+ = \arg\min_z \tfrac12 \|r_k - X_k z\|^2 + \beta w_k \|z\|
 
 with :math:`r_k` what the other tokens leave. Tokens that come later see what earlier ones did, and
-every few sweeps end with Anderson's extrapolation. What a move changes is followed in samples, for
-which a token is read once and used twice, or, where these are many, in coefficients, by the Gram
-matrix of all tokens. The sweeps themselves are compiled (``_sweeps.c``), or else NumPy's
-(:mod:`~convexformer.solvers.cycle_numpy`).
+every few sweeps end with Anderson's extrapolation. Where neighbours are alike, as in time, and all
+are more than stays near, sweeps go to and fro instead, each to the best point of the plane along
+its move and the last one.
+
+What a move changes is followed in samples, for which a token is read once and used twice, or, where
+these are many, in coefficients, by the Gram matrix of all tokens. The sweeps themselves are compiled
+(``_sweeps.c``), or else NumPy's (:mod:`~convexformer.solvers.cycle_numpy`).
 
 Tokens in samples are float32, which shows only in the last digits: the next round starts from a
 certificate in float64. Those of few outputs are packed, as whole numbers of 16 bits, where it is
@@ -59,6 +62,8 @@ TINY = 1e-30
 SMALLEST = 1e-300  # unit of a token that is not as good as zero
 ALIKE = 10.0  # largest over smallest size of tokens that need no unit of their own
 LARGE, POWERS, SLACK = 64, 8, 1.1  # channels; products, and by how much what they find is enlarged
+SOME_PAIRS, SOME_CHANNELS, SOME_SAMPLES = 4, 16, 128  # by which tokens are told to be alike,
+LIKE = 0.5  # if their correlation is higher
 LEAST = 1e-3  # seconds before speed is judged
 VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond products
 
@@ -243,6 +248,16 @@ def _longest(grams: Floats) -> Array:
     return np.maximum(length * size, TINY)
 
 
+def _alike(A: NDArray | tuple[NDArray, ...]) -> bool:
+    """Whether neighbours are, as in time: some pairs of them, by some of their entries."""
+    firsts = range(0, len(A) - 1, -(-len(A) // SOME_PAIRS))
+    n_alike = 0
+    for k in firsts:
+        a, b = (A[j][:SOME_CHANNELS, :SOME_SAMPLES].astype(np.float32) for j in (k, k + 1))
+        n_alike += bool(np.vdot(a, b) ** 2 > LIKE**2 * np.vdot(a, a) * np.vdot(b, b))
+    return 2 * n_alike > len(firsts)
+
+
 def suit(problem: Problem) -> bool:
     """Whether sweeps are for this problem: not where Gram matrices of tokens outgrow X."""
     if problem.design.dim > problem.design.n_samples:
@@ -261,6 +276,8 @@ class Cycles:
     def __init__(
         self, tokens: Selection, in_samples: bool, Z: Array, M: Array, limit: Array, square: Array
     ) -> None:
+        far = len(tokens.A) * tokens.A[0].nbytes > CACHE  # where going back finds the last ones near
+        to_and_fro = in_samples and far and _alike(tokens.A)
         unit = tokens.unit[:, None, None]
         limit = limit / tokens.unit
         self.size = float(limit.max()) or 1.0
@@ -270,12 +287,13 @@ class Cycles:
         self._state = (
             tokens.A,
             tokens.gram,
-            (n, d, c, length, c // len(square), in_samples),
+            (n, d, c, length, c // len(square), in_samples, to_and_fro),
             1.0 / tokens.curvature,
             limit / self.size,
             square / self.size**2,
             self._Z,
             _by_output(M) / (unit * self.size),
+            np.zeros(to_and_fro * c * (n * d + length)),
         )
         self._best = self._Z.copy()
 
