@@ -47,9 +47,9 @@ def cycle(
 
     Squares of v ``(c / part,)``, coefficients `Z` and correlations `M` ``(n, c, d)`` move in place;
     `step` are ones over the largest eigenvalues of `grams` ``(d, d)``. The last of the `shape`
-    ``(n, d, c, N, part, in_samples, to_and_fro)`` say how many outputs share tokens, c or 1, whether
-    these are ``(d, N)``, or else rows of the Gram matrix of all of them, and whether sweeps go to
-    and fro: then `last` holds the last moves of Z and v, else nothing.
+    ``(n, d, c, N, part, in_samples, to_and_fro)`` say how many outputs share tokens, c or 1,
+    whether these are ``(d, N)``, or else rows of the Gram matrix of all of them, and whether sweeps
+    go to and fro: then `last` holds the last moves of Z and v, else nothing.
     """
     n, d, c, N, part, in_samples, to_and_fro = shape
     last_Z = last[: n * c * d].reshape(n, c, d) if to_and_fro else Z

@@ -7,9 +7,9 @@ every few sweeps end with Anderson's extrapolation. Where neighbours are alike, 
 are more than stays near, sweeps go to and fro instead, each to the best point of the plane along
 its move and the last one.
 
-What a move changes is followed in samples, for which a token is read once and used twice, or, where
-these are many, in coefficients, by the Gram matrix of all tokens. The sweeps themselves are compiled
-(``_sweeps.c``), or else NumPy's (:mod:`~convexformer.solvers.cycle_numpy`).
+What a move changes is followed in samples, for which a token is read once and used twice, or,
+where these are many, in coefficients, by the Gram matrix of all tokens. The sweeps themselves are
+compiled (``_sweeps.c``), or else NumPy's (:mod:`~convexformer.solvers.cycle_numpy`).
 
 Tokens in samples are float32, which shows only in the last digits: the next round starts from a
 certificate in float64. Those of few outputs are packed, as whole numbers of 16 bits, where it is
@@ -276,7 +276,7 @@ class Cycles:
     def __init__(
         self, tokens: Selection, in_samples: bool, Z: Array, M: Array, limit: Array, square: Array
     ) -> None:
-        far = len(tokens.A) * tokens.A[0].nbytes > CACHE  # where going back finds the last ones near
+        far = len(tokens.A) * tokens.A[0].nbytes > CACHE  # going back finds the last ones near
         to_and_fro = in_samples and far and _alike(tokens.A)
         unit = tokens.unit[:, None, None]
         limit = limit / tokens.unit
