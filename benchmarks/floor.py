@@ -1,8 +1,8 @@
 """What it takes to check an answer, beside what it takes to find one.
 
-``python -m benchmarks.floor``. In every cell that is short of its goal: processor time of building
-the problem and of certifying solutions that are known already. Who has to be certified is not
-quicker than that, however they are found.
+``python -m benchmarks.floor --grid quick``, or of all grids. In every cell that is short of its
+goal: processor time of building the problem and of certifying solutions that are known already. Who has
+to be certified is not quicker than that, however they are found.
 """
 
 from __future__ import annotations
@@ -52,17 +52,21 @@ def short_of_goal(grid: str, folder: Path) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS)
-    folder = parser.parse_args(arguments).results
-    found: dict[str, dict[str, float]] = {}
-    for grid, cells in GRIDS.items():
+    parser.add_argument("--grid", choices=GRIDS, action="append")
+    asked = parser.parse_args(arguments)
+    folder, file = asked.results, asked.results / "floor.json"
+    found: dict[str, dict[str, float]] = (
+        json.loads(file.read_text())["seconds"] if file.exists() else {}
+    )
+    for grid in asked.grid or GRIDS:
         missed = short_of_goal(grid, folder)
-        found[grid] = {cell.name: seconds(cell) for cell in cells() if cell.name in missed}
+        found[grid] = {cell.name: seconds(cell) for cell in GRIDS[grid]() if cell.name in missed}
         for name, took in found[grid].items():
             print(f"{grid} {name}: {took:.3g} s", file=sys.stderr, flush=True)
     versions = {name: version(name) for name in ("convexformer", "numpy", "scipy")}
     told = describe(versions, "python -m benchmarks.floor", {})
     text = json.dumps({"environment": told, "seconds": found}, indent=1) + "\n"
-    (folder / "floor.json").write_text(text)
+    file.write_text(text)
 
 
 if __name__ == "__main__":

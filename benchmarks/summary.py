@@ -66,6 +66,14 @@ class CellSummary:
         )
 
     @property
+    def short_by_value(self) -> bool:
+        """Whether a ratio meets its goal only as runs do not count that nobody knows to be done."""
+        values = [peer.by_value for peer in self.peers if peer.by_value is not None]
+        if self.facts["goal"] is not None or not values or not (self.goal and self.goal[1]):
+            return False
+        return min(values) < self._asked_ratio() * (self.ours.seconds or 0.0)
+
+    @property
     def goal(self) -> tuple[str, bool] | None:
         """What is asked of the cell, and whether it holds."""
         if self.facts["goal"] is not None:

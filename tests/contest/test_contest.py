@@ -85,7 +85,20 @@ def test_standings_follow_from_runs(results):
             one["gap"], one["cpu"] = 1e-3, 7.0
     lower = summarise("one/0.1", record)
     assert lower.best is None and lower.ratio == pytest.approx(7.0 / cell.ours.seconds)
-    assert not lower.sooner
+    assert not lower.sooner and not lower.short_by_value
+    for one in record["runs"]:  # nor by value
+        if one["contestant"] != "convexformer":
+            one["cpu"] = 12.0 * cell.ours.seconds
+    uncertified = summarise("one/0.1", record)
+    assert uncertified.goal == ("10x", True) and not uncertified.short_by_value
+    for one in record["runs"]:  # but one is done by value
+        if one["contestant"] != "convexformer" and not one["first"]:
+            one["primals"] = next(
+                own["primals"] for own in record["runs"] if own["setting"].get("tol") == 1e-6
+            )
+            one["cpu"] = 9.0 * cell.ours.seconds
+            break
+    assert summarise("one/0.1", record).short_by_value
     for one in record["runs"]:  # but one is sooner to a looser gap
         if one["contestant"] != "convexformer":
             one["cpu"] = 1e-9
@@ -100,6 +113,8 @@ def test_what_checking_an_answer_takes_is_on_the_page(results, tmp_path, monkeyp
     floor.main(["--results", str(tmp_path)])
     found = read("floor", tmp_path)["seconds"]
     assert sorted(found["quick"]) == sorted(missed) and found["standard"] == {}
+    floor.main(["--results", str(tmp_path), "--grid", "standard"])  # others stay as they are
+    assert read("floor", tmp_path)["seconds"] == found
     assert all(0 < took < 1 for took in found["quick"].values())
     row = rf"\| gated/0\.2 \| 1e-06 \| {1e3 * found['quick']['gated/0.2']:.2g} \| "
     assert re.search(row, page.render(tmp_path))

@@ -196,3 +196,20 @@ def test_columns_in_use_are_read_as_they_follow_each_other(used, monkeypatch):
         )
         M = np.einsum("ikd,ic->kdc", X, V)
         np.testing.assert_allclose(low.correlate(V, wanted)[wanted], M[wanted], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n_before", "n_after", "expected"), [(3, 2, True), (2, 3, False), (0, 3, False), (3, 0, False)]
+)
+def test_newton_goes_on_where_steps_have_let_tokens_go(n_before, n_after, expected):
+    """It would else begin with all that was wanted there, at many times the cost."""
+    problem = made(N=600, n=30, d=6)
+    at = Iterate.start(problem, None, 1.0)
+    at.Z[:n_before] = 1.0
+    point, beta = problem.dual_point(problem.null_scores), 0.1 * problem.beta_max
+    descent_ = Spectral.__new__(Spectral)
+    rounds.Round.__init__(descent_, problem, beta, at, point, np.arange(30))
+    descent_.best = np.zeros_like(at.Z)
+    descent_.best[:n_after] = 1.0
+    descent_.least = 0.5 * descent_.value
+    assert descent._is_good_start(problem, beta, point, descent_, Workspace(problem)) is expected

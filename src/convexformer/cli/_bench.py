@@ -18,7 +18,10 @@ Cells = Annotated[list[str] | None, typer.Option("--cell", help=CELL)]
 
 @friendly
 def bench(cell: Cells = None, json: opt.Json = False) -> None:
-    """Time the solver on this machine, and peers that are installed, at the same certified gap."""
+    """Time the solver on this machine, and peers, at the same certified gap.
+
+    Peers are celer, if it is installed, and scikit-learn's Lasso, for tokens of one channel.
+    """
     from threadpoolctl import threadpool_limits
 
     from convexformer.bench import CELLS, GAP, race
@@ -29,7 +32,7 @@ def bench(cell: Cells = None, json: opt.Json = False) -> None:
     if unknown:
         raise ValueError(f"Unknown cell {unknown[0]!r}; choose from {', '.join(known)}.")
     with threadpool_limits(1):
-        timings = list(race(tuple(known[name] for name in cell or known)))
+        timings = list(race(tuple(known[name] for name in dict.fromkeys(cell or known))))
     if json:
         facts = {"gap": GAP, "threads": 1, "compiled": COMPILED}
         emit(facts | {"timings": [asdict(timing) for timing in timings]})
@@ -46,13 +49,14 @@ def bench(cell: Cells = None, json: opt.Json = False) -> None:
             " x ".join(map(str, timing.shape)) if ours else "",
             f"{timing.fraction:g}" if ours else "",
             Text(timing.solver, "bold" if ours else ""),
-            f"{timing.seconds:.3f}",
+            f"{timing.seconds:.3g}",
             Text(f"{timing.relative_gap:.0e}", "green" if timing.relative_gap <= GAP else "yellow"),
             str(timing.tokens),
         )
     console.print(shown)
     note = (
-        f"Processor seconds on one thread to a relative duality gap of {GAP:g}; beta is a fraction "
+        f"Processor seconds on one thread to a relative duality gap of {GAP:g}, median of up to "
+        "five runs; beta is a fraction "
         "of beta_max. The contest with all peers: docs/benchmarks.md."
     )
     if not COMPILED:

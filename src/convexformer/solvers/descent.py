@@ -119,12 +119,15 @@ def _is_good_start(
 ) -> bool:
     """Whether Newton's method had better start where a slow descent has led.
 
-    As a rule it uses too many tokens there, unless it is near the end, or all may be used.
+    As a rule it uses too many tokens there, unless it is near the end, or all may be used, or there
+    are no more than where it began.
     """
     n = len(descent.groups)
     at_once = newton.enter_at_once(problem, n) and not work.kernels.keeps_own(n)
     near = descent.least < (FAIR if at_once else NEAR) * descent.value
-    return near or (newton.leaps(problem, beta, point) and not problem.loss.damps)
+    n_used, n_before = (int(Z.any(axis=(1, 2)).sum()) for Z in (descent.best, descent.Z0))
+    leaps = newton.leaps(problem, beta, point) and not problem.loss.damps
+    return near or leaps or 0 < n_used <= n_before
 
 
 def _is_better(problem: Problem, beta: float, at: Iterate, worth: float, gap: float) -> bool:

@@ -55,7 +55,7 @@ def solve(
     if not found.run(max(goal, tokens.leaves * float(norms.max()) / beta), goal, clock):
         return None
     Z = at.Z
-    Z[groups] = found.cycles.best
+    Z[groups] = found.best
     problem.follow(Z)
     certificate = problem.certificate(Z, at.b, beta)
     gap = certificate.relative_gap

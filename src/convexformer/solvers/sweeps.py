@@ -64,6 +64,7 @@ ALIKE = 10.0  # largest over smallest size of tokens that need no unit of their 
 LARGE, POWERS, SLACK = 64, 8, 1.1  # channels; products, and by how much what they find is enlarged
 SOME_PAIRS, SOME_CHANNELS, SOME_SAMPLES = 4, 16, 128  # by which tokens are told to be alike,
 LIKE = 0.5  # if their correlation is higher
+PACE = 2.0 if WIDE else 1.0  # of products with tokens, over what a machine is taken for
 LEAST = 1e-3  # seconds before speed is judged
 VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond products
 
@@ -322,7 +323,7 @@ class Cycles:
         if used is None:
             used = int(np.count_nonzero(self._Z.any(axis=(1, 2))))
         n, c, token = len(self._Z), self._Z.shape[1], self._state[0][0].nbytes
-        speed = CACHE_SPEED if used * token < CACHE else MEMORY_SPEED
+        speed = PACE * (CACHE_SPEED if used * token < CACHE else MEMORY_SPEED)
         return CYCLE + (SWEEPS * used + n) * (VISIT + (1 + 0.5 * c) * token / speed)
 
 
@@ -347,6 +348,11 @@ class Sweeps(Round):
         self.cycles = Cycles(tokens, in_samples, self.Z0, self.M0, limit, square)
 
     def run(self, target: float, goal: float, clock: Clock) -> bool:
+        quick = self._run(target, goal, clock)
+        self.best = self.cycles.best
+        return quick
+
+    def _run(self, target: float, goal: float, clock: Clock) -> bool:
         stalled, gaps, fall = 0, [self.start], 0.0
         for _ in range(MOST_CYCLES):
             before, sweeps = self.value, SWEEPS
@@ -367,10 +373,6 @@ class Sweeps(Round):
             if len(gaps) > 2 and self._slows(gaps, goal):
                 return False
         return False
-
-    def found(self) -> Iterate:
-        self.best = self.cycles.best
-        return super().found()
 
     def _slows(self, gaps: list[float], goal: float) -> bool:
         """Whether Newton's method is quicker, if the gap goes on to fall as in the last cycles."""
