@@ -1,8 +1,8 @@
 """What it takes to check an answer, beside what it takes to find one.
 
 ``python -m benchmarks.floor --grid quick``, or of all grids. In every cell that is short of its
-goal: processor time of building the problem and of certifying solutions that are known already. Who has
-to be certified is not quicker than that, however they are found.
+goal: processor time of building the problem and of certifying solutions that are known already. Who
+has to be certified is not quicker than that, however they are found.
 """
 
 from __future__ import annotations
