@@ -23,6 +23,10 @@
 #define HAS_WIDE 0
 #endif
 
+/* What is done with each of four rows, whose sums have names of their own: an array of them would be
+   stored again and again. */
+#define EACH_ROW(OF) OF(0) OF(1) OF(2) OF(3)
+
 /* Ask for what lies there, to be read soon. */
 #if defined(__GNUC__)
 #define FETCH(place) __builtin_prefetch(place)

@@ -1,7 +1,5 @@
 /* Products of four rows with four others, of NUMBERs. Included once for each. */
 
-#define EACH_ROW(OF) OF(0) OF(1) OF(2) OF(3)
-
 /* s[r][l] = <x[r], z[l]>, of p entries; z[l] are `by` apart. */
 VECTORISED static void NAMED(multiply_any)(Py_ssize_t p, const NUMBER *const *x, const NUMBER *z,
                                            Py_ssize_t by, NUMBER s[4][4])
@@ -24,7 +22,7 @@ VECTORISED static void NAMED(multiply_any)(Py_ssize_t p, const NUMBER *const *x,
 }
 
 #ifdef HAS_LANES
-/* The same in wide registers; sums have names, as an array of them would be stored again and again. */
+/* The same in wide registers. */
 WIDE static void NAMED(multiply_wide)(Py_ssize_t p, const NUMBER *const *x, const NUMBER *z,
                                       Py_ssize_t by, NUMBER s[4][4])
 {
@@ -63,5 +61,3 @@ static inline void NAMED(multiply_four)(Py_ssize_t p, const NUMBER *const *x, co
 #endif
     NAMED(multiply_any)(p, x, z, by, s);
 }
-
-#undef EACH_ROW

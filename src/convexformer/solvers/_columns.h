@@ -6,7 +6,7 @@
 
 #define TILE 4         /* columns that are multiplied together */
 #define LINE 8         /* numbers that are read together */
-#define FITTING 1e12   /* entries up to which, and from its inverse on, squares fit float32 */
+#define ORDINARY 1e12  /* largest entry, or its inverse, whose square fits float32 */
 #define NEAR (1 << 13) /* lines that stay in cache while they are multiplied with each other */
 
 typedef struct {
@@ -147,7 +147,7 @@ static void weighted_gram(const Columns *X, const double *w, double *G)
 }
 
 /* Columns in float32, unless numbers do not fit. */
-VECTORISED static void to_floats(Columns *X)
+VECTORISED static void round_columns(Columns *X)
 {
     const Py_ssize_t size = X->width * X->pitch;
     double largest = 0;
@@ -159,7 +159,7 @@ VECTORISED static void to_floats(Columns *X)
             largest = fabs(x) > largest ? fabs(x) : largest;
         }
     memset(X->floats + X->p * X->pitch, 0, (size - X->p * X->pitch) * sizeof *X->floats);
-    if (!(largest > 1 / FITTING && largest < FITTING))
+    if (!(largest > 1 / ORDINARY && largest < ORDINARY))
         X->floats = NULL;
 }
 
@@ -210,7 +210,7 @@ static int take(Py_ssize_t width, const double *X, const int32_t *place, const d
     if (sound)
         gather(to, width, X, from, center);
     if (sound)
-        to_floats(to);
+        round_columns(to);
     free(from);
     return sound ? 1 : -1;
 }

@@ -3,6 +3,7 @@
 #define PRODUCTS 6   /* of a token's coefficients, its move u and its last move w: zz, zu, zw, uu, uw, ww */
 #define NEWTON 8     /* steps to the best point, at most */
 #define SINGULAR 1e-9 /* of a Hessian: then both moves are one */
+#define FARTHEST 10  /* times a move: beyond, what a move has of rounding would count */
 
 /* The objective at z + a u + b w, less that at z, for products q of tokens and those of v in `bulk`
    (slopes of u and w, and uu, uw, ww); its slopes and Hessian in g. */
@@ -47,6 +48,8 @@ static void find_best(const Round *at, double (*q)[PRODUCTS], const double *bulk
             return;
         to[0] -= (g[0] * g[4] - g[1] * g[3]) / det;
         to[1] -= (g[1] * g[2] - g[0] * g[3]) / det;
+        if (!(fabs(to[0]) < FARTHEST && fabs(to[1]) < FARTHEST))
+            return;
     }
 }
 

@@ -179,11 +179,10 @@ VECTORISED static void add_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, 
 }
 
 #ifdef HAS_LANES
-/* The same, of samples that fill wide registers; sums have names, to stay there. */
+/* The same, of samples that fill wide registers. */
 WIDE static void add_wide_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, const int16_t *B,
                                Py_ssize_t d, float *G)
 {
-#define EACH_ROW(OF) OF(0) OF(1) OF(2) OF(3)
 #define START(r)                                                                                   \
     __m512i s##r##0 = _mm512_setzero_si512(), s##r##1 = s##r##0, s##r##2 = s##r##0;                \
     __m512i s##r##3 = s##r##0;
@@ -207,7 +206,6 @@ WIDE static void add_wide_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, c
     G[r * d + 3] += _mm512_reduce_add_epi32(s##r##3);
     EACH_ROW(STORE)
 #undef STORE
-#undef EACH_ROW
 }
 #else
 #define add_wide_tile add_tile

@@ -24,8 +24,6 @@
 #define TOGETHER(clauses)
 #define TILE(name) NAMED(name##_wide)
 #endif
-#define EACH_ROW(OF) OF(0) OF(1) OF(2) OF(3)
-
 /* s[l] = <A[r], x[l]> of four rows r of A, N entries apart, with four x, for `some` samples. */
 LEVEL static void TILE(four_by_four)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
                                       const float *const *x, float s[4][4])
@@ -139,7 +137,6 @@ LEVEL static void TILE(add_eight)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A
                              (m6 * LOAD(a6 + i) + m7 * LOAD(a7 + i))));
 }
 
-#undef EACH_ROW
 #undef LANES
 #undef LEVEL
 #undef Lanes

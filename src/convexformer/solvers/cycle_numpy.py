@@ -28,6 +28,7 @@ LARGEST = 32767  # entry of a token that is int16
 SMALLEST = 1e-30  # largest entry of one that is not as good as zero
 PLANE_STEPS = 8  # to the best point of a plane, at most
 SINGULAR = 1e-9  # of a Hessian: then both moves are one
+FARTHEST = 10.0  # times a move: beyond, what a move has of rounding would count
 NEARLY = 1e-3  # of a move, squared: smaller steps are not worth taking
 
 
@@ -216,6 +217,8 @@ def _best_on_plane(bulk: Array, Q: Array, norm: Array, p: Array, P: Array, limit
         if not np.linalg.det(H) > SINGULAR * H[0, 0] * H[1, 1]:
             break
         to = to - np.linalg.solve(H, slope)
+        if not np.abs(to).max() < FARTHEST:
+            break
     return best
 
 

@@ -3,9 +3,9 @@ r"""Sweeps over tokens, each moved to its best in turn; for the squared loss.
 .. math:: Z_k^+ = \arg\min_z \tfrac12 \|r_k - X_k z\|^2 + \beta w_k \|z\|
 
 with :math:`r_k` what the other tokens leave. Tokens that come later see what earlier ones did, and
-every few sweeps end with Anderson's extrapolation. Where neighbours are alike, as in time, and all
-are more than stays near, sweeps go to and fro instead, each to the best point of the plane along
-its move and the last one.
+every few sweeps end with Anderson's extrapolation. Where neighbours are alike, as in time, and
+those in use are more than stays near, sweeps go to and fro instead, each to the best point of the
+plane along its move and the last one.
 
 What a move changes is followed in samples, for which a token is read once and used twice, or,
 where these are many, in coefficients, by the Gram matrix of all tokens. The sweeps themselves are
@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import log
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ SMALLEST = 1e-300  # unit of a token that is not as good as zero
 ALIKE = 10.0  # largest over smallest size of tokens that need no unit of their own
 LARGE, POWERS, SLACK = 64, 8, 1.1  # channels; products, and by how much what they find is enlarged
 SOME_PAIRS, SOME_CHANNELS, SOME_SAMPLES = 4, 16, 128  # by which tokens are told to be alike,
-LIKE = 0.5  # if their correlation is higher
+LIKE = 0.5, 0.95  # if their correlation is higher, and not so high that planes are too narrow
 PACE = 2.0 if WIDE else 1.0  # of products with tokens, over what a machine is taken for
 LEAST = 1e-3  # seconds before speed is judged
 VISIT, CYCLE = (2e-7, 5e-5) if COMPILED else (6e-5, 4e-4)  # seconds beyond products
@@ -198,7 +199,8 @@ def _aligned(shape: tuple[int, ...], dtype: type) -> NDArray:
     if size >= MUCH and hasattr(mmap, "MADV_HUGEPAGE"):
         line = PAGE
         pages = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        pages.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # of a system that has none
+            pages.madvise(mmap.MADV_HUGEPAGE)
         room = np.frombuffer(pages, dtype=np.uint8)
     else:
         room = np.empty(size + line, dtype=np.uint8)
@@ -254,8 +256,9 @@ def _alike(A: NDArray | tuple[NDArray, ...]) -> bool:
     firsts = range(0, len(A) - 1, -(-len(A) // SOME_PAIRS))
     n_alike = 0
     for k in firsts:
-        a, b = (A[j][:SOME_CHANNELS, :SOME_SAMPLES].astype(np.float32) for j in (k, k + 1))
-        n_alike += bool(np.vdot(a, b) ** 2 > LIKE**2 * np.vdot(a, a) * np.vdot(b, b))
+        a, b = (A[j][:SOME_CHANNELS, :SOME_SAMPLES].astype(np.float64) for j in (k, k + 1))
+        size = np.sqrt(np.vdot(a, a) * np.vdot(b, b))
+        n_alike += bool(LIKE[0] * size < abs(np.vdot(a, b)) < LIKE[1] * size)
     return 2 * n_alike > len(firsts)
 
 
@@ -277,31 +280,41 @@ class Cycles:
     def __init__(
         self, tokens: Selection, in_samples: bool, Z: Array, M: Array, limit: Array, square: Array
     ) -> None:
-        far = len(tokens.A) * tokens.A[0].nbytes > CACHE  # going back finds the last ones near
-        to_and_fro = in_samples and far and _alike(tokens.A)
         unit = tokens.unit[:, None, None]
         limit = limit / tokens.unit
         self.size = float(limit.max()) or 1.0
         self.scale = self.size / unit
         self._Z = _by_output(Z) / self.scale
         (n, c, d), length = self._Z.shape, tokens.A[0].shape[1]
-        self._state = (
-            tokens.A,
-            tokens.gram,
-            (n, d, c, length, c // len(square), in_samples, to_and_fro),
+        self._tokens, self._shape = tokens, (n, d, c, length, c // len(square), in_samples)
+        self._rest = (
             1.0 / tokens.curvature,
             limit / self.size,
             square / self.size**2,
             self._Z,
             _by_output(M) / (unit * self.size),
-            np.zeros(to_and_fro * c * (n * d + length)),
         )
         self._best = self._Z.copy()
+        # Where tokens in use are more than stays near, going back finds the last ones near.
+        self._may_turn = in_samples and self._is_far(n) and _alike(tokens.A)
+        self._last: Array = np.zeros(c * (n * d + length) if self._may_turn else 0)
 
     def run(self, sweeps: int = SWEEPS) -> tuple[float, float]:
         """The objective after one more, and its gap."""
-        value, gap = cycle(*self._state, sweeps)
+        turns = self._may_turn and self._is_far(self._n_used)
+        if not turns:
+            self._last[:] = 0.0
+        last = self._last if turns else self._last[:0]
+        given = self._tokens.A, self._tokens.gram, (*self._shape, turns)
+        value, gap = cycle(*given, *self._rest, last, sweeps)
         return self.size**2 * value, self.size**2 * gap
+
+    @property
+    def _n_used(self) -> int:
+        return int(np.count_nonzero(self._Z.any(axis=(1, 2))))
+
+    def _is_far(self, n_tokens: int) -> bool:
+        return n_tokens * self._tokens.A[0].nbytes > CACHE
 
     def keep(self) -> None:
         """Keep the point reached, as the best so far."""
@@ -320,10 +333,9 @@ class Cycles:
 
     def seconds(self, used: int | None = None) -> float:
         """What one takes, roughly; as many tokens as are in use, if it is not said how many."""
-        if used is None:
-            used = int(np.count_nonzero(self._Z.any(axis=(1, 2))))
-        n, c, token = len(self._Z), self._Z.shape[1], self._state[0][0].nbytes
-        speed = PACE * (CACHE_SPEED if used * token < CACHE else MEMORY_SPEED)
+        used = self._n_used if used is None else used
+        n, c, token = len(self._Z), self._Z.shape[1], self._tokens.A[0].nbytes
+        speed = PACE * (MEMORY_SPEED if self._is_far(used) else CACHE_SPEED)
         return CYCLE + (SWEEPS * used + n) * (VISIT + (1 + 0.5 * c) * token / speed)
 
 
