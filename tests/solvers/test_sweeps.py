@@ -206,6 +206,8 @@ def state(n=5, d=3, c=2, N=40, part=None, way="in samples", seed=0, packed=False
         (4, 19, 1, 2112),  # from here on samples fill wide registers
         (5, 17, 2, 96, 1),
         (4, 13, 4, 1056, 1),
+        (3, 67, 2, 160, 1),
+        (2, 130, 1, 320),
     ],
 )
 def test_what_is_compiled_does_what_numpy_does(shape, way):
@@ -550,6 +552,8 @@ def test_arrays_that_do_not_fit_are_refused():
     for wrong in (0, cycle_numpy.SWEEPS + 1):
         with pytest.raises(ValueError, match=f"1 to {cycle_numpy.SWEEPS} sweeps"):
             sweeps.cycle(*good, wrong)
+    with pytest.raises(ValueError, match=f"1 to {cycle_numpy.TO_AND_FRO} sweeps"):
+        sweeps.cycle(*state(way="to and fro")[0], cycle_numpy.TO_AND_FRO + 1)
     good[7].flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         sweeps.cycle(*good)

@@ -1,6 +1,7 @@
 /* What compiled solvers share: sweeps over tokens, and what else the module has. */
 
-#define SWEEPS 6    /* of a cycle, at most */
+#define SWEEPS 6     /* of a cycle, at most, */
+#define TO_AND_FRO 8 /* and where these are not all one way */
 
 typedef struct {
     Py_ssize_t n, d, c, N;

@@ -22,7 +22,7 @@ from .blocks import anderson_shares
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
-SWEEPS = 6  # of a cycle, at most
+SWEEPS, TO_AND_FRO = 6, 8  # of a cycle, at most, all one way or not
 INNER = 12  # steps to the best of one token, at most
 LARGEST = 32767  # entry of a token that is int16
 SMALLEST = 1e-30  # largest entry of one that is not as good as zero

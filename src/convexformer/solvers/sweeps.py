@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups, row_slices
-from .cycle_numpy import SWEEPS
+from .cycle_numpy import SWEEPS, TO_AND_FRO
 from .machine import CACHE, CACHE_SPEED, COMPILED, MEMORY_SPEED, WIDE
 from .rounds import NEAR, Round
 from .solution import Clock, Iterate
@@ -301,13 +301,22 @@ class Cycles:
 
     def run(self, sweeps: int = SWEEPS) -> tuple[float, float]:
         """The objective after one more, and its gap."""
-        turns = self._may_turn and self._is_far(self._n_used)
+        turns = self._turns
         if not turns:
             self._last[:] = 0.0
         last = self._last if turns else self._last[:0]
         given = self._tokens.A, self._tokens.gram, (*self._shape, turns)
         value, gap = cycle(*given, *self._rest, last, sweeps)
         return self.size**2 * value, self.size**2 * gap
+
+    @property
+    def sweeps(self) -> int:
+        """Of the next one, at most."""
+        return TO_AND_FRO if self._turns else SWEEPS
+
+    @property
+    def _turns(self) -> bool:
+        return self._may_turn and self._is_far(self._n_used)
 
     @property
     def _n_used(self) -> int:
@@ -336,7 +345,7 @@ class Cycles:
         used = self._n_used if used is None else used
         n, c, token = len(self._Z), self._Z.shape[1], self._tokens.A[0].nbytes
         speed = PACE * (MEMORY_SPEED if self._is_far(used) else CACHE_SPEED)
-        return CYCLE + (SWEEPS * used + n) * (VISIT + (1 + 0.5 * c) * token / speed)
+        return CYCLE + (self.sweeps * used + n) * (VISIT + (1 + 0.5 * c) * token / speed)
 
 
 class Sweeps(Round):
@@ -367,9 +376,9 @@ class Sweeps(Round):
     def _run(self, target: float, goal: float, clock: Clock) -> bool:
         stalled, gaps, fall = 0, [self.start], 0.0
         for _ in range(MOST_CYCLES):
-            before, sweeps = self.value, SWEEPS
+            before, sweeps = self.value, self.cycles.sweeps
             if fall > 0:  # what is left may take fewer, if the gap falls on as in the last cycle
-                sweeps = min(SWEEPS, FEWEST + int(self.ahead(target) / fall))
+                sweeps = min(sweeps, FEWEST + int(self.ahead(target) / fall))
             self.value, gap = self.cycles.run(sweeps)
             fall = log(self.least / gap) / sweeps if 0 < gap < self.least else 0.0
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
