@@ -99,7 +99,7 @@ bench-large: $(DEV) $(PEERS)  ## BERT size and real activations, ours alone, on 
 	$(BIN)/python -m benchmarks.run --grid large
 	$(BENCH).page
 
-bench-scaling: $(DEV)  ## Time and memory as N, n, d, c and h double; about 10 minutes
+bench-scaling: $(DEV)  ## Time and memory as N, n, d, c and h double; less than a minute
 	$(BENCH).scaling
 	$(BENCH).page
 

@@ -29,15 +29,15 @@ FRACTION, TOLERANCE = 0.1, 1e-6
 DOUBLINGS, REPETITIONS = 4, 3
 
 WHY = {
-    "N": "reading X and forming Gram matrices are sums over samples: 1; less while what does not "
-    "see N (solving on the columns in use) weighs more",
-    "n": "reading X is linear in n; tokens in use add their Gram matrix, with their square",
-    "d": "reading X is linear in d, the Gram matrix of columns in use quadratic, its factorisation "
-    "cubic, until columns outnumber samples and N x N kernels take over, linear again",
+    "N": "passes over X and sweeps over tokens are sums over samples: 1; more from where tokens do not "
+    "stay in cache any longer",
+    "n": "passes over X and sweeps are linear in n: 1; less while tokens in use grow more slowly",
+    "d": "passes over X and sweeps are linear in d, the Gram matrix of every token by itself is "
+    "quadratic: between 1 and 2",
     "c": "outputs that share tokens share a factorisation; only products with c columns grow, "
     "linearly",
-    "h": "all gates read X together, for c columns each: 1; blocks in use add their Gram matrix, "
-    "with their square",
+    "h": "all gates read X together, for c columns each, and sweeps grow with the blocks in use: 1; "
+    "less while these grow more slowly",
 }
 
 
