@@ -29,14 +29,14 @@ FRACTION, TOLERANCE = 0.1, 1e-6
 DOUBLINGS, REPETITIONS = 4, 3
 
 WHY = {
-    "N": "passes over X and sweeps over tokens are sums over samples: 1; more from where tokens do not "
-    "stay in cache any longer",
+    "N": "passes over X, sweeps over tokens and Gram matrices are sums over samples: 1, but for a "
+    "round more or less, as at the last size",
     "n": "passes over X and sweeps are linear in n: 1; less while tokens in use grow more slowly",
     "d": "passes over X and sweeps are linear in d, the Gram matrix of every token by itself is "
     "quadratic: between 1 and 2",
     "c": "outputs that share tokens share a factorisation; only products with c columns grow, "
     "linearly",
-    "h": "all gates read X together, for c columns each, and sweeps grow with the blocks in use: 1; "
+    "h": "all gates read X together, for c columns each, and sweeps grow with blocks in use: 1; "
     "less while these grow more slowly",
 }
 
