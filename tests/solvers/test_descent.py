@@ -16,10 +16,10 @@ from convexformer.solvers import (
     curved,
     descent,
     newton,
+    ready,
     rounds,
     solve,
     solve_path,
-    sweeps,
     workspace,
 )
 from convexformer.solvers.solution import Clock, Iterate
@@ -53,7 +53,7 @@ def steps_first(monkeypatch):
 
 def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):
     problem = made(N=40_000, n=8, d=16)
-    monkeypatch.setattr(sweeps.Tokens, "of", never)
+    monkeypatch.setattr(ready.Tokens, "of", never)
     monkeypatch.setattr(newton, "minimise", never)
     assert solve(problem, 0.1 * problem.beta_max).converged
 

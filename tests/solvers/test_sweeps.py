@@ -22,15 +22,16 @@ from convexformer.solvers import (
     descent,
     models,
     newton,
+    ready,
     rounds,
     shared,
     solve,
     solve_path,
     sweeps,
 )
+from convexformer.solvers.ready import Tokens
 from convexformer.solvers.secular import SecularNewton
 from convexformer.solvers.solution import Clock, Iterate, Solution
-from convexformer.solvers.sweeps import Tokens
 from convexformer.solvers.systems import GramSystem
 
 
@@ -57,7 +58,7 @@ def cycle(request, monkeypatch):
     elif not sweeps.COMPILED:
         pytest.skip("nothing was compiled")
     if request.param == "packed":
-        monkeypatch.setattr(sweeps, "CACHE", 0.0)
+        monkeypatch.setattr(ready, "FAR", 0.0)
     return sweeps.cycle
 
 
@@ -261,7 +262,7 @@ def test_tokens_are_prepared(shape, packs):
     if shape[2] == 600:
         A[2], A[3, 0, 0] = 0.0, 1e5  # one of nothing, and one whose other entries are small beside
     found, expected = [], []
-    for prepare, results in ((sweeps.prepare, found), (cycle_numpy.prepare, expected)):
+    for prepare, results in ((ready.prepare, found), (cycle_numpy.prepare, expected)):
         gram, unit = np.empty((n, d, d), np.float32), np.full(n, 2.0)
         packed = np.empty(shape, np.int16) if packs else None
         prepare(A.copy(), gram, unit, packed, shape)
@@ -282,17 +283,17 @@ def test_arrays_of_tokens_must_fit():
     for j, wrong in ((0, 3), (1, 4), (2, 9), (1, 0), (0, -1)):
         shape = tuple(wrong if i == j else size for i, size in enumerate((2, 3, 8)))
         with pytest.raises(ValueError, match=r"expected|must fit"):
-            sweeps.prepare(A, gram, unit, packed, shape)
+            ready.prepare(A, gram, unit, packed, shape)
     with pytest.raises(ValueError, match="expected"):
-        sweeps.prepare(A, gram, unit, packed.astype(np.int32), (2, 3, 8))
+        ready.prepare(A, gram, unit, packed.astype(np.int32), (2, 3, 8))
 
 
 @pytest.mark.parametrize("advised", [True, False])
 @pytest.mark.parametrize("size", [100, 1 << 24])
 def test_large_arrays_are_as_good_as_others(size, advised, monkeypatch):
     if not advised:  # a system that has no huge pages
-        monkeypatch.setattr(sweeps.mmap, "MADV_HUGEPAGE", -1, raising=False)
-    A = sweeps._aligned((size // 64, 64), np.int16)
+        monkeypatch.setattr(ready.mmap, "MADV_HUGEPAGE", -1, raising=False)
+    A = ready._aligned((size // 64, 64), np.int16)
     assert A.shape == (size // 64, 64) and A.dtype == np.int16 and A.flags.writeable
     assert A.ctypes.data % 64 == 0
     A[:] = 7
@@ -303,7 +304,7 @@ def test_tokens_are_packed_where_that_is_quicker(monkeypatch):
     problem, groups = made(N=100, n=6, d=3), np.arange(6)
     kinds = []
     for size, gain in ((1e9, 0.0), (1e9, 1.0), (0.0, 0.0)):
-        monkeypatch.setattr(sweeps, "FAR", size)
+        monkeypatch.setattr(ready, "FAR", size)
         kinds.append(Tokens(problem).of(groups, gain).A[0].dtype)
     packed = np.dtype(np.int16 if sweeps.COMPILED else np.float32)
     assert kinds == [np.float32, packed, packed]
@@ -346,7 +347,7 @@ def test_rows_become_columns():
     A, shape = np.zeros((4, 3, 60), dtype=np.float32), (45, 36, 4, 3, 8, 60)
     center, factor, root = rng.normal(size=(4, 3)), 1.0 + np.arange(4), rng.uniform(size=45)
     given = (X, groups, center, factor, root, A)
-    sweeps.transpose(*given, shape)
+    ready.transpose(*given, shape)
     expected = np.zeros_like(A)
     cycle_numpy.transpose(*given[:5], expected, shape)
     np.testing.assert_allclose(A, expected, rtol=1e-6)
@@ -354,10 +355,10 @@ def test_rows_become_columns():
     assert not A[:, :, :8].any() and not A[:, :, 53:].any()
     for j, wrong in ((0, 44), (1, 35), (2, 3), (3, 4), (4, 16), (4, -1), (5, 59)):
         with pytest.raises(ValueError, match=r"expected|within"):
-            sweeps.transpose(*given, (*shape[:j], wrong, *shape[j + 1 :]))
+            ready.transpose(*given, (*shape[:j], wrong, *shape[j + 1 :]))
     for wrong in (groups + np.int32(1), groups - np.int32(1)):
         with pytest.raises(ValueError, match="within"):
-            sweeps.transpose(X, wrong, *given[2:], shape)
+            ready.transpose(X, wrong, *given[2:], shape)
 
 
 @pytest.mark.skipif(not sweeps.COMPILED, reason="nothing was compiled")
@@ -367,7 +368,7 @@ def test_many_rows_become_columns(shape):
     (N, n, d), groups = shape, np.arange(shape[1] - 1, -1, -1, dtype=np.int32)
     A = np.empty((n, d, N), dtype=np.float32)
     given = (X, groups, np.zeros((n, d)), np.ones(n), np.ones(N), A, (N, n * d, n, d, 0, N))
-    sweeps.transpose(*given)
+    ready.transpose(*given)
     assert np.array_equal(A, X[:, ::-1].transpose(1, 2, 0).astype(np.float32))
 
 
@@ -409,7 +410,7 @@ def test_a_quadratic_that_is_slow_or_late_is_left_alone():
 def test_tokens_of_nothing_have_a_step():
     Q = np.zeros((6, 6))
     Q[3:, 3:] = np.eye(3)
-    curvature = sweeps.from_gram(Q, 3).curvature
+    curvature = ready.from_gram(Q, 3).curvature
     assert np.all(curvature > 0) and np.all(np.isfinite(1.0 / curvature))
 
 
@@ -418,7 +419,7 @@ def test_tokens_of_very_different_sizes_have_units(size):
     X = np.random.default_rng(0).normal(size=(50, 4, 3))
     X[:, 2] *= size
     Q = (X.reshape(50, 12).T @ X.reshape(50, 12)).copy()
-    tokens = sweeps.from_gram(Q, 3)
+    tokens = ready.from_gram(Q, 3)
     assert (tokens.A is not Q and len(set(tokens.unit)) == 4) == (size > 1)
     scale = np.repeat(tokens.unit, 3)
     np.testing.assert_allclose(tokens.A.reshape(12, 12) * scale * scale[:, None], Q)
@@ -499,8 +500,8 @@ def test_neighbours_that_are_nearly_the_same_are_swept_one_way():
         B = A.copy()
         for k in range(1, 12):
             B[k] = rho * B[k - 1] + np.sqrt(1 - rho**2) * A[k]
-        assert sweeps._alike(B) is expected
-    assert not sweeps._alike(np.zeros((5, 3, 8), np.float32)) and not sweeps._alike(A[:1])
+        assert ready.alike(B) is expected
+    assert not ready.alike(np.zeros((5, 3, 8), np.float32)) and not ready.alike(A[:1])
 
 
 @pytest.mark.usefixtures("cycle")
@@ -612,5 +613,5 @@ def test_tokens_of_more_channels_than_samples_are_left_to_newton(monkeypatch):
     problem = Problem(
         TokenDesign(X), Squared(), TokenOutput(), X[:, 0, :1] + rng.normal(size=(40, 1))
     )
-    monkeypatch.setattr(sweeps.Tokens, "of", lambda *_: pytest.fail("tokens were prepared"))
+    monkeypatch.setattr(ready.Tokens, "of", lambda *_: pytest.fail("tokens were prepared"))
     assert solve(problem, 0.1 * problem.beta_max).converged

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from . import descent, sweeps
+from .ready import from_gram
 from .solution import Clock, Iterate, Solution
 from .workspace import Workspace
 
@@ -48,7 +49,7 @@ def solve(
     Q, q = work.grams.equations(groups, problem.unweighted(V)[:, 0])
     M[groups] = q.reshape(len(groups), -1, 1)
     norms = problem.penalty.dual_norms(M)
-    tokens = sweeps.from_gram(Q, problem.design.dim)
+    tokens = from_gram(Q, problem.design.dim)
     point = DualPoint(V, M, norms)
     found = sweeps.Sweeps(problem, beta, at, point, groups, at.loss, tokens, False)
     goal = 0.9 * descent.BELOW * tol

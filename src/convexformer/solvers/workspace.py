@@ -19,7 +19,7 @@ from ..problem.designs import (
 )
 from .blocks import Axes
 from .machine import CACHE
-from .sweeps import Selection, Tokens, from_gram
+from .ready import Selection, Tokens, from_gram
 
 Array = NDArray[np.float64]
 
