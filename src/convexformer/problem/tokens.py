@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from . import nonzeros
 from .designs import (
+    TOGETHER,
     WIDE_TOKEN,
     Array,
     Design,
@@ -31,8 +32,7 @@ except ImportError:  # then NumPy does the same
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
 NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
 FAR_BYTES, NARROW = 1 << 22, 768  # of X, beyond a core's own cache; columns of a row within it
-FARTHER_BYTES, WIDE = 1 << 24, 8192  # of X, beyond all cache; columns of which some rows are within
-TOGETHER = 4  # outputs that can be followed in one pass
+FARTHER_BYTES, WIDE = 1 << 24, 8192  # of X, beyond shared cache; columns of some rows within
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
 PANEL: dict[type, int] = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
 FITTING = (1e-12, 1e12)  # mean squares that float32 has room for
