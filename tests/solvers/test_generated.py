@@ -8,7 +8,7 @@ import pytest
 from tests.generated import FRACTIONS, Fit, cases, fits
 from tests.oracle import oracle
 
-from convexformer.solvers import Solution, solve
+from convexformer.solvers import Solution, Status, solve
 
 TOL = 1e-6
 SHARDS = 20
@@ -102,7 +102,7 @@ def independent_objective(fit: Fit) -> float:
     except RuntimeError:
         rng = np.random.default_rng(0)
         Z = fit.solution.Z * rng.uniform(0.5, 1.5, size=problem.shape)
-        start = Solution(Z, fit.solution.intercept, fit.solution.certificate, False, 0)
+        start = Solution(Z, fit.solution.intercept, fit.solution.certificate, Status.ITERATIONS)
         return solve(problem, beta, init=start, method="proximal").certificate.primal
 
 

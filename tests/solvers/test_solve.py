@@ -18,7 +18,16 @@ from convexformer.problem import (
     TokenDesign,
     TokenOutput,
 )
-from convexformer.solvers import Solution, TracePoint, curved, newton, path_betas, solve, solve_path
+from convexformer.solvers import (
+    Solution,
+    Status,
+    TracePoint,
+    curved,
+    newton,
+    path_betas,
+    solve,
+    solve_path,
+)
 
 NAMES = list(LOSSES)
 METHODS = ["auto", "newton", "proximal"]
@@ -203,7 +212,7 @@ def test_a_bad_start_does_no_harm(name):
     cold = solve(problem, beta)
     for scale in (1e-9, 1.0, 30.0):
         Z, b = scale * rng.normal(size=problem.shape), scale * rng.normal(size=problem.n_outputs)
-        init = Solution(Z, b, problem.certificate(Z, b, beta), False, 0)
+        init = Solution(Z, b, problem.certificate(Z, b, beta), Status.ITERATIONS)
         warm = solve(problem, beta, init=init)
         assert warm.converged
         assert warm.certificate.primal == pytest.approx(cold.certificate.primal, rel=2e-6)

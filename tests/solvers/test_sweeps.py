@@ -31,7 +31,7 @@ from convexformer.solvers import (
 )
 from convexformer.solvers.ready import Tokens
 from convexformer.solvers.secular import SecularNewton
-from convexformer.solvers.solution import Clock, Iterate, Solution
+from convexformer.solvers.solution import Clock, Iterate, Solution, Status
 from convexformer.solvers.systems import GramSystem
 
 
@@ -136,7 +136,7 @@ def test_blocks_have_a_size_of_their_own(case):
         X[:, 0] = 0.1 * rng.normal(size=8)
         Z = np.zeros((20, 8, 1))
         Z[0] = 1.0
-        init = Solution(Z, np.zeros(1), Certificate(1.0, 0.0, 1.0, 1.0), False, 0)
+        init = Solution(Z, np.zeros(1), Certificate(1.0, 0.0, 1.0, 1.0), Status.ITERATIONS)
     else:
         X[:, ::2] *= 1e12
         X[:, 1::4] *= 1e-12

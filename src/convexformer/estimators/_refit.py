@@ -105,6 +105,7 @@ class Refittable:
             self.ridge_ = fitted.ridge
         self._certificate = solution.certificate
         self.beta_, self.beta_max_ = solution.certificate.beta, solution.certificate.beta_max
+        self.status_ = solution.status
         self.n_iter_, self.trace_ = solution.n_iter, solution.trace
 
     def _warn_unless_converged(self) -> None:

@@ -6,7 +6,7 @@ import numbers
 from typing import Any, Self
 
 from ..problem import Problem
-from ..solvers import Solution, solve
+from ..solvers import Solution, Status, solve
 from ._base import ConvexAttention
 from ._tasks import Classification, Regression
 from ._validation import Array, check_bool, check_choice, check_positive
@@ -79,7 +79,7 @@ class SingleBeta(ConvexAttention, Persistent):
         """The last fit as a start, where it was asked for and has the right shape."""
         if Z is None or Z.shape != problem.shape:
             return None
-        return Solution(Z, self.intercept_, self._certificate, converged=False, n_iter=0)
+        return Solution(Z, self.intercept_, self._certificate, Status.ITERATIONS)
 
 
 class ConvexAttentionRegressor(Regression, SingleBeta):

@@ -2,6 +2,6 @@
 
 from .machine import COMPILED
 from .path import path_betas, solve, solve_path
-from .solution import Solution, TracePoint
+from .solution import Solution, Status, TracePoint
 
-__all__ = ["COMPILED", "Solution", "TracePoint", "path_betas", "solve", "solve_path"]
+__all__ = ["COMPILED", "Solution", "Status", "TracePoint", "path_betas", "solve", "solve_path"]

@@ -61,7 +61,7 @@ def solve(
     certificate = problem.certificate(Z, at.b, beta)
     gap = certificate.relative_gap
     clock.record(gap, Z)
-    return Solution(Z, at.b, certificate, gap <= tol, clock.n_iter, clock.trace)
+    return Solution(Z, at.b, certificate, clock.status(gap <= tol), clock.n_iter, clock.trace)
 
 
 def _expected_norms(problem: Problem, V: Array) -> Array:

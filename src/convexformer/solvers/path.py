@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..problem import Certificate, Problem
 from ..problem.points import plain
 from . import batched, descent, early, newton, proximal, shared, sweeps
-from .solution import Callback, Clock, Iterate, Solution
+from .solution import Callback, Clock, Iterate, Solution, Status
 from .trail import Trail
 from .workspace import Workspace
 
@@ -59,7 +59,7 @@ def solve(
     Returns
     -------
     Solution
-        With ``converged=False`` and its true gap where the tolerance was not reached.
+        With its true gap, and a status that says why it is above the tolerance where it is.
     """
     clock = Clock(max_iter, max_time, callback)
     return _solve(problem, beta, tol, clock, init, method, Workspace(problem))
@@ -101,8 +101,8 @@ def _solve(
         way = _solve_one if problem.as_logistic is None else _solve_two_classes
     Z, b = way(problem, beta, tol, clock, init, method, work)
     certificate = problem.certificate(Z, b, beta)
-    converged = certificate.relative_gap <= tol
-    return Solution(Z, b, certificate, converged, clock.n_iter, clock.trace)
+    status = clock.status(certificate.relative_gap <= tol)
+    return Solution(Z, b, certificate, status, clock.n_iter, clock.trace)
 
 
 def _solve_outputs(
@@ -124,7 +124,7 @@ def _solve_outputs(
         Z, b = at.Z, problem.outer_intercept(at.Z, at.b)
         if done:
             return Z, b
-        init = Solution(Z, b, problem.certificate(Z, b, beta), False, 0)
+        init = Solution(Z, b, problem.certificate(Z, b, beta), Status.ITERATIONS)
     if method == "auto" and batched.suits(problem):
         together = batched.Batched(problem, beta, 0.9 * tol, clock, work)
         Z, b, known = together.minimise(init)
@@ -141,7 +141,7 @@ def _solve_outputs(
         if clock.trace and (clock.late() or max_iter <= 0):
             break
         part, own = problem.output(j), Clock(max_iter, clock.left)
-        start = Solution(Z[:, :, [j]], b[[j]], known[j], False, 0)
+        start = Solution(Z[:, :, [j]], b[[j]], known[j], Status.ITERATIONS)
         Zj, bj = _solve_one(part, beta, tol, own, start, method, work)
         Z[:, :, [j]], b[[j]] = Zj, bj
         known[j] = part.certificate(Zj, bj, beta)

@@ -60,8 +60,8 @@ def solve_sequence(
     Returns
     -------
     Solution
-        ``Z (d, c, n, n)`` with exactly feasible row sums; ``converged=False`` and the true gap
-        where the tolerance was not reached.
+        ``Z (d, c, n, n)`` with exactly feasible row sums; its true gap, and a status that says
+        why it is above the tolerance where it is.
 
     Examples
     --------
@@ -89,8 +89,8 @@ def solve_sequence(
     certificate = problem.certificate(Z, b, beta)
     if not clock.trace:
         clock.record(certificate.relative_gap, Z.reshape(-1, *Z.shape[2:]))
-    converged = certificate.relative_gap <= tol
-    return Solution(Z, b, certificate, converged, clock.n_iter, clock.trace)
+    status = clock.status(certificate.relative_gap <= tol)
+    return Solution(Z, b, certificate, status, clock.n_iter, clock.trace)
 
 
 def _minimise(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: Clock) -> Array:

@@ -204,9 +204,9 @@ class _Shared:
         self.gap = certificate.relative_gap
         self.clock.record(self.gap, Z)
         b = problem.outer_intercept(Z, b)
-        converged = certificate.relative_gap <= self.tol
+        status = self.clock.status(certificate.relative_gap <= self.tol)
         self.norms = point.norms[:, 0] * self.weight
-        return Solution(Z, b, certificate, converged, self.clock.n_iter, self.clock.trace)
+        return Solution(Z, b, certificate, status, self.clock.n_iter, self.clock.trace)
 
     def _newton(self, Y: Array, beta: float, watched: Groups) -> _Newton:
         system: SharedSystem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,22 @@ class TracePoint(NamedTuple):
 Callback = Callable[[TracePoint], None]
 
 
+class Status(Enum):
+    """Why a solver stopped; the value of each member is its help text."""
+
+    CONVERGED = "The certified relative gap reached the tolerance."
+    TIME = "max_time ran out before the gap reached the tolerance. Raise max_time or tol."
+    ITERATIONS = "max_iter ran out before the gap reached the tolerance. Raise max_iter or tol."
+    PRECISION = (
+        "Rounding of float64 keeps the certified gap above the tolerance. Centre or scale X "
+        "(TokenScaler), or raise tol."
+    )
+    INTERRUPTED = "Interrupted before the gap reached the tolerance. The best iterate was kept."
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @dataclass
 class Solution:
     """Coefficients with their proof.
@@ -37,8 +54,8 @@ class Solution:
     intercept : ndarray of shape (c,)
     certificate : Certificate
         Computed in float64 from `Z` and `intercept` alone.
-    converged : bool
-        Whether the relative gap reached the tolerance.
+    status : Status
+        Why the solver stopped.
     n_iter : int
     trace : list of TracePoint
     """
@@ -46,9 +63,14 @@ class Solution:
     Z: Array
     intercept: Array
     certificate: Certificate
-    converged: bool
-    n_iter: int
+    status: Status
+    n_iter: int = 0
     trace: list[TracePoint] = field(default_factory=list)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the relative gap reached the tolerance."""
+        return self.status is Status.CONVERGED
 
 
 @dataclass
@@ -78,6 +100,14 @@ class Clock:
     @property
     def expired(self) -> bool:
         return self.late() or self.n_iter >= self.max_iter
+
+    def status(self, converged: bool) -> Status:
+        """Why a solver that stops now does so."""
+        if converged:
+            return Status.CONVERGED
+        if self.late():
+            return Status.TIME
+        return Status.ITERATIONS if self.n_iter >= self.max_iter else Status.PRECISION
 
     def record(self, relative_gap: float, Z: Array) -> None:
         active = int(np.count_nonzero(Z.any(axis=(1, 2))))

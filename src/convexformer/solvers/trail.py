@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Problem
-from .solution import Solution
+from .solution import Solution, Status
 
 Array = NDArray[np.float64]
 
@@ -60,7 +60,7 @@ class Trail:
             if loss + beta * problem.penalty.value(Z) < best:
                 if known:
                     problem.foresee(Z, *known)
-                return Solution(Z, problem.outer_intercept(Z, b), proof, False, 0)
+                return Solution(Z, problem.outer_intercept(Z, b), proof, Status.ITERATIONS)
         return last.solution
 
     def _combined(
