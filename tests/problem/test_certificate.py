@@ -173,6 +173,7 @@ def test_certificate_is_a_record():
         "dual": 1.5,
         "beta": 0.5,
         "beta_max": 5.0,
+        "negligible": 0.0,
         "gap": 0.5,
         "relative_gap": 0.25,
     }

@@ -46,13 +46,13 @@ def test_a_compiled_point_is_numpys(name, c, weighted, intercept, monkeypatch):
         found = problem.point(S, b)
         assert found is problem.point(S, b.copy())  # it is kept
         assert found.settled == settled
-        F, V, direction = found.F, found.V, problem._dual_direction(found.F)[0]
+        F, V, direction = found.F, found.V, problem.dual_direction(found.F)[0]
         assert direction is V
         monkeypatch.setattr(intercepts, "COMPILED", False)
         assert problem.point(S, b + 1.0) is None
         assert found.loss == pytest.approx(problem.loss_at(S, b), rel=1e-13)
         np.testing.assert_array_equal(F, S + b)
-        np.testing.assert_allclose(V, problem._dual_direction(S + b)[0], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(V, problem.dual_direction(S + b)[0], rtol=1e-9, atol=1e-12)
         monkeypatch.undo()
 
 
@@ -68,7 +68,7 @@ def test_what_is_beyond_bounds_is_drawn_inside(name, c):
     V = np.asfortranarray(3.0 * some_scores(problem))
     V -= V.mean(axis=1, keepdims=True) if c > 1 else 0.0
     assert intercepts.confined(problem.loss, V, problem.Y, problem.weight) is None
-    lower, upper = problem._bounds
+    lower, upper = problem.bounds
     inside = problem._inside(V)
     assert np.all((inside >= lower - 1e-15) & (inside <= upper + 1e-15))
 

@@ -67,9 +67,9 @@ def test_a_point_costs_one_pass(monkeypatch):
         TokenDesign, "follow", lambda self, *given: passes.append(1) or plain(self, *given)
     )
     Z = np.ones((6, 5, 1))
-    problem.certificate(Z, np.zeros(1), 1.0)
+    problem.estimate(Z, np.zeros(1), 1.0)
     first = len(passes)  # beta_max, and this
-    problem.certificate(2 * Z, np.zeros(1), 1.0)
+    problem.estimate(2 * Z, np.zeros(1), 1.0)
     assert len(passes) == first + 1
     other = np.random.default_rng(0).normal(size=(3000, 1))  # not what the last scores left
     np.testing.assert_allclose(

@@ -85,7 +85,7 @@ def test_no_bound_is_above_another_methods_model(shard):
         other = independent_objective(fit)
         assert certificate.dual <= other * (1 + 1e-12), fit
         if fit.solution.converged:
-            assert certificate.primal <= other * (1 + 2 * TOL), fit
+            assert certificate.primal <= other * (1 + 2 * TOL) + certificate.negligible, fit
         near.append(other <= certificate.primal * (1 + 1e-4))
     assert np.mean(near) > 0.7, "the independent models should be good ones"
 

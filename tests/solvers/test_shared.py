@@ -245,8 +245,10 @@ def test_what_ends_early_says_where_it_is(limits):
     Y = rng.normal(size=(400, 64)) + X[:, 3, :1]
     problem = Problem(TokenDesign(X), Squared(), Token(), Y)
     solution = solve(problem, 0.01 * problem.beta_max, **limits)
-    own = problem.certificate(solution.Z, solution.intercept, 0.01 * problem.beta_max)
+    beta = 0.01 * problem.beta_max
+    own = problem.certificate(solution.Z, solution.intercept, beta)
     assert solution.certificate.relative_gap == pytest.approx(own.relative_gap, rel=1e-9)
+    own = problem.estimate(solution.Z, solution.intercept, beta)
     # No line of the trace promises more than what is certified in the end.
     assert min(point.relative_gap for point in solution.trace) >= 0.999 * own.relative_gap
 

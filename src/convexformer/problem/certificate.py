@@ -19,6 +19,14 @@ class Certificate:
         Penalty strength (absolute).
     beta_max : float
         Smallest penalty strength at which the optimum is ``Z = 0``.
+    negligible : float
+        Gap that counts as none: what rounding of the intercept leaves of an objective whose
+        minimum is zero (constant counts under a Poisson loss).
+
+    Notes
+    -----
+    Both values carry a bound on their own rounding: in exact arithmetic, for the data and the
+    coefficients as they are, ``dual <= minimum <= objective <= primal``.
 
     Examples
     --------
@@ -32,15 +40,18 @@ class Certificate:
     dual: float
     beta: float
     beta_max: float
+    negligible: float = 0.0
 
     @property
     def gap(self) -> float:
-        """``primal - dual``; never clipped, so rounding may leave it just below zero."""
+        """``primal - dual``."""
         return self.primal - self.dual
 
     @property
     def relative_gap(self) -> float:
         """``gap / primal``, with 0 / 0 = 0 (a perfect fit of constant targets)."""
+        if 0 <= self.gap <= self.negligible:
+            return 0.0
         return self.gap / self.primal if self.primal > 0 else self.gap
 
     def to_dict(self) -> dict[str, float]:
@@ -57,9 +68,8 @@ class Certificate:
 
 def check_range(beta_max: float) -> float:
     """`beta_max`, where its square can be computed with."""
-    if beta_max == 0 or 1e-120 < beta_max < 1e120:
+    if beta_max == 0 or 1e-150 < beta_max < 1e150:
         return beta_max
     raise ValueError(
-        f"X times the targets is of the size {beta_max:.1g}: squares of such numbers leave the "
-        "range of float64. Scale X or y."
+        f"X times the targets is of the size {beta_max:.1g}, where float64 ends. Scale X or y."
     )

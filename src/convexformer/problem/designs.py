@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,10 @@ class Design(ABC):
     def nbytes(self) -> int:
         """Of what is stored."""
 
+    @abstractmethod
+    def rescaled(self, unit: float) -> Design:
+        """The same design of ``unit X``, a copy."""
+
     @property
     def float32(self) -> NDArray[np.float32] | None:
         """All columns ``(N, n_groups * d)`` where they lie in memory in float32."""
@@ -94,6 +99,12 @@ class Design(ABC):
     def some(self) -> Array:
         """Columns of a few samples, to be read only, by which the size of numbers is judged."""
         return self.gather(slice(0, 8), np.arange(self.n_groups))
+
+    @cached_property
+    def largest(self) -> float:
+        """Size of the largest entry; infinite where it is no number."""
+        found = [max(float(A.max()), -float(A.min())) for _, A in self.blocks() if A.size]
+        return max(found, default=0.0) if np.isfinite(found).all() else np.inf
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """All columns by samples, ``(rows, (rows, n_groups * d))``, to be read only."""

@@ -69,7 +69,7 @@ class Dual(ScoredLoss):
     def null_direction(self) -> Array:
         """What the model without tokens leaves, weighted and balanced: ``(N, c)``."""
         if self.loss.quadratic:
-            return self._dual_direction(self.null_scores)[0]
+            return self.dual_direction(self.null_scores)[0]
         return self.balanced(*self._expand(self.null_scores)[1:])[0]
 
     @cached_property
@@ -84,7 +84,7 @@ class Dual(ScoredLoss):
             point, groups = self.dual_point(F), None
             V, M, norms = point.V, point.M, point.norms
         else:
-            V = self._dual_direction(F)[0]
+            V = self.dual_direction(F)[0]
             groups = foremost(self.design, self.penalty, V)
             M = self.design.correlate(V, groups)
             norms = self.penalty.of(groups).dual_norms(M)
@@ -111,7 +111,7 @@ class Dual(ScoredLoss):
         if kept is not None and same(kept[0], F):
             self._last = (F, kept[1]) if lasts(F) else kept
             return kept[1]
-        V, ray = self._dual_direction(F)
+        V, ray = self.dual_direction(F)
         M = self._followed_correlations(V)
         if M is None:
             M = self.correlations(V, self._correlate)
@@ -128,7 +128,7 @@ class Dual(ScoredLoss):
     def _point(self, V: Array, ray: Ray | None, M: Array) -> DualPoint:
         return DualPoint(V, M, self.penalty.dual_norms(M), ray)
 
-    def _dual_direction(self, F: Array) -> tuple[Array, Ray | None]:
+    def dual_direction(self, F: Array) -> tuple[Array, Ray | None]:
         """V of the dual point of inner scores `F`, and its ray."""
         if self.loss.quadratic:  # whose conjugate is finite
             left = self.residual(F)
@@ -154,7 +154,7 @@ class Dual(ScoredLoss):
         found = intercepts.confined(self.loss, V, self.Y, self.weight)
         if found is not None:
             return found
-        lower, upper = self._bounds
+        lower, upper = self.bounds
         inside = np.minimum(np.maximum(V, lower), upper)
         off = inside - V
         if off.any() and np.any(np.abs(off) > ROUNDING * self.weight[:, None]):
@@ -171,7 +171,7 @@ class Dual(ScoredLoss):
         return np.concatenate([M, -M.sum(axis=2, keepdims=True)], axis=2)
 
     @cached_property
-    def _bounds(self) -> tuple[Array, Array]:
+    def bounds(self) -> tuple[Array, Array]:
         """Ends of the interval allowed to every entry of a dual point."""
         a = self.weight[:, None]
         lower, upper = (np.broadcast_to(end, self.Y.shape) for end in self.loss.bounds(self.Y))
@@ -181,7 +181,7 @@ class Dual(ScoredLoss):
 
     def _drawn_inside(self, V: Array) -> Array:
         """Move `V` within bounds, towards a balanced point that is inside."""
-        lower, upper = self._bounds
+        lower, upper = self.bounds
         free = self.weight > 0
         around_zero = np.all(lower[free] < 0) and np.all(upper[free] > 0)
         inside = np.zeros_like(V) if around_zero else np.clip(self.null_direction, lower, upper)

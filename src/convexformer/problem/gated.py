@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from zlib import crc32
 
 import numpy as np
@@ -135,6 +136,9 @@ class GatedDesign(Design):
     def nbytes(self) -> int:
         return self.tokens.nbytes
 
+    def rescaled(self, unit: float) -> GatedDesign:
+        return GatedDesign(self.tokens.rescaled(unit), self.gates)
+
     def gather(self, rows: slice, groups: Groups) -> Array:
         gate, token = np.divmod(groups, self.n_tokens)
         A = self.tokens.gather(rows, token)  # (rows, groups * d), a fresh copy
@@ -144,6 +148,10 @@ class GatedDesign(Design):
 
     def some(self) -> Array:
         return self.tokens.some()  # before gates are closed
+
+    @cached_property
+    def largest(self) -> float:
+        return self.tokens.largest
 
     def prefers_all(self, groups: Groups) -> bool:
         return 32 * len(groups) >= self.n_groups  # tokens are shared by gates, gathered ones not

@@ -32,6 +32,9 @@ Array = NDArray[np.float64]
 _ONE = np.ones(1)
 _ONE.flags.writeable = False
 
+TERM_UNITS = 16.0  # of 2**-53: rounding of a few operations and elementary functions, relative
+ENTROPY_UNITS = 400.0  # of 2**-53: the same in an entropy, relative to its argument
+
 
 @dataclass(frozen=True)
 class Loss(ABC):
@@ -70,6 +73,32 @@ class Loss(ABC):
     @abstractmethod
     def dual_value(self, V: Array, Y: Array) -> Array:
         """``D(V) = -loss*(-V)``, same shape as `value`."""
+
+    # What bounds on rounding need to know (see `bounds`).
+
+    def offset(self, Y: Array) -> Array | float:
+        """What scores are compared with: `Y`, or its logarithm; 0 where that is nothing."""
+        return np.abs(Y) if self.translates else 0.0
+
+    def curvature_bound(self, F: Array) -> Array | float:
+        """Largest curvature at scores of at most `F`."""
+        return 1.0
+
+    def dual_units(self, V: Array, Y: Array) -> Array:
+        """Bound on the rounding of `dual_value` at a rounded `V`, in units of 2**-53.
+
+        Entropies: ``|x log x - y log y|`` is at most ``-t log t`` for ``t = |x - y|``, which for a
+        relative error of some units is below 40 units of each entry.
+        """
+        whole = np.where((Y == 0) | (np.abs(Y) == 1), 0.0, np.abs(Y))
+        units = ENTROPY_UNITS * (np.abs(V) + whole)
+        if self.joint:
+            units = units.sum(axis=1, keepdims=True)
+        return np.asarray(units + TERM_UNITS * np.abs(self.dual_value(V, Y)))
+
+    def negligible(self, Y: Array, weight: Array) -> float:
+        """Loss that rounding of an intercept alone leaves where the best loss is zero."""
+        return 0.0
 
     @abstractmethod
     def constant(self, Y: Array, weight: Array) -> Array:
@@ -178,6 +207,9 @@ class Huber(Loss):
         steps = int(np.ceil(np.log(max(ratio / 3, 1.0)) / np.log(3.0)))
         return [Huber(self.delta * 3.0**j) for j in range(steps, 0, -1)]
 
+    def dual_units(self, V: Array, Y: Array) -> Array:
+        return TERM_UNITS * np.abs(V) * (np.abs(Y) + np.abs(V))
+
     def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
         return -self.delta, self.delta
 
@@ -220,6 +252,9 @@ class Logistic(Loss):
     def constant(self, Y: Array, weight: Array) -> Array:
         positive = weight @ (Y > 0)
         return np.log(positive) - np.log(weight @ (Y < 0))
+
+    def curvature_bound(self, F: Array) -> Array | float:
+        return 0.25
 
     def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
         return np.minimum(Y, 0.0), np.maximum(Y, 0.0)
@@ -341,6 +376,23 @@ class Poisson(Loss):
         high, top = Y.max(axis=0), S.max(axis=0)
         ratio = (weight @ (Y / high)) / (weight @ np.exp(S - top))
         return np.log(high) - top + np.log(ratio)
+
+    def offset(self, Y: Array) -> Array | float:
+        return 2 * np.abs(_log(Y))
+
+    def negligible(self, Y: Array, weight: Array) -> float:
+        # no float64 is the logarithm of a count: constant counts leave about 2**-106 of themselves
+        return 1e-24 * float((weight @ Y).sum())
+
+    def curvature_bound(self, F: Array) -> Array | float:
+        return np.exp(F)
+
+    def dual_units(self, V: Array, Y: Array) -> Array:
+        mean = np.maximum(Y - V, 0.0)
+        logs = np.abs(_log(Y)) + np.abs(_log(mean))
+        part = np.divide(np.abs(V), Y, out=np.ones_like(V), where=Y > 0)
+        terms = logs + np.where(part < 0.1, part, ENTROPY_UNITS / TERM_UNITS)
+        return TERM_UNITS * np.abs(V) * terms
 
     def bounds(self, Y: Array) -> tuple[Array | float, Array | float]:
         return -np.inf, Y

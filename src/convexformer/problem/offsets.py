@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,6 +153,12 @@ class OffsetDesign(Design):
     @property
     def nbytes(self) -> int:
         return self.X.nbytes
+
+    def rescaled(self, unit: float) -> OffsetDesign:
+        other = copy(self)
+        other.X, other.landmarks = np.asarray(self.X, np.float64) * unit, self.landmarks * unit
+        other.__dict__.pop("largest", None)
+        return other
 
     def gather(self, rows: slice, groups: Groups) -> Array:
         at = self.positions[rows]

@@ -69,6 +69,11 @@ class Penalty(ABC):
         norms = self.norms(M)
         return norms if self.weights is None else norms / self.column(len(M))
 
+    def dual_norms_bound(self, M: Array, error: Array) -> Array:
+        """At least the `dual_norms` of any matrix whose entries are within `error` of `M`."""
+        slack = 1.0 + 2.0**-52 * (M.shape[1] * M.shape[2] + 8)
+        return slack * self.dual_norms(np.abs(M) + error)
+
     def prox(self, Z: Array, step: float) -> Array:
         """``argmin_U 1/2 ||U - Z||^2 + step * value(U)``: every cell shrinks towards zero."""
         norms = self.norms(Z)
@@ -124,6 +129,12 @@ class Nuclear(Penalty):
     def dual_norms(self, M: Array) -> Array:
         largest = np.linalg.svd(M, compute_uv=False).max(axis=1, keepdims=True, initial=0.0)
         return largest / self.column(len(M))
+
+    def dual_norms_bound(self, M: Array, error: Array) -> Array:
+        # singular values are computed to within some units of the largest, and move by `error`
+        slack = 1.0 + 2.0**-46 * (M.shape[1] + M.shape[2])
+        off = Token(self.weights).dual_norms(np.broadcast_to(error, M.shape).copy())
+        return slack * (self.dual_norms(M) + off)
 
     def prox(self, Z: Array, step: float) -> Array:
         """Every singular value shrinks towards zero."""

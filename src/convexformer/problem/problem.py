@@ -18,7 +18,9 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .certificate import Certificate
+from .bounds import objective_bounds
+from .certificate import Certificate, check_range
+from .conditioning import Conditioned, conditioned
 from .designs import CORRELATED, Design, Groups
 from .dual import Dual
 from .joint import softmax_quadratic
@@ -81,10 +83,10 @@ class Problem(Dual):
         self.shape = (design.n_groups, design.dim, Y.shape[1])
         # Losses of a residual do not see a common shift: targets near zero round less.
         if intercept and loss.translates:
-            self._shift = _location(loss, Y, weight)
-            Y = np.asarray(Y - self._shift, order=loss.order)
+            self.shift = _location(loss, Y, weight)
+            Y = np.asarray(Y - self.shift, order=loss.order)
         else:
-            self._shift, Y = np.zeros(Y.shape[1]), np.array(Y, order=loss.order)
+            self.shift, Y = np.zeros(Y.shape[1]), np.array(Y, order=loss.order)
         super().__init__(loss, Y, weight, intercept)
         self.center = None  # where there are no tokens means do not count
         if intercept:
@@ -111,7 +113,7 @@ class Problem(Dual):
 
     def outputs(self, indices: Sequence[int] | NDArray[np.intp]) -> Problem:
         """The problem of some outputs."""
-        return self._with_targets(self.Y[:, indices], self._shift[indices])
+        return self._with_targets(self.Y[:, indices], self.shift[indices])
 
     def rotated(self, axes: Array) -> Problem:
         """The problem of the outputs ``Y axes``, for orthonormal `axes` ``(c, r)``.
@@ -119,7 +121,7 @@ class Problem(Dual):
         Where loss and penalty see only lengths over outputs, and `axes` span the rows of Y, its
         solutions times ``axes'`` are those of this problem.
         """
-        return self._with_targets(self.Y @ axes, self._shift @ axes)
+        return self._with_targets(self.Y @ axes, self.shift @ axes)
 
     @property
     def principal_axes(self) -> Array:
@@ -149,6 +151,18 @@ class Problem(Dual):
         one = self.with_loss(Logistic())._with_targets(2.0 * self.Y[:, :1] - 1.0, np.zeros(1))
         return one, 1.0 if self.penalty.separable else np.sqrt(0.5)
 
+    @cached_property
+    def conditioned(self) -> Conditioned | None:
+        """The problem in units that suit float64; None where it is in such units already."""
+        return conditioned(self)
+
+    @cached_property
+    def beta_max(self) -> float:
+        """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
+        if self.conditioned is not None:
+            return check_range(self.conditioned.outer_beta(self.conditioned.problem.beta_max))
+        return self._null_norm()
+
     def _null_norm(self) -> float:
         if self.as_logistic is None:
             return super()._null_norm()
@@ -159,12 +173,12 @@ class Problem(Dual):
         other = self._copy()
         other.n_outputs, other.shape = Y.shape[1], (*self.shape[:2], Y.shape[1])
         other.Y = Y if self.loss.joint else np.ascontiguousarray(Y)
-        other._shift = shift
+        other.shift = shift
         return other
 
     def _copy(self) -> Problem:
         other = copy(self)
-        for name in ("null", "null_direction", "beta_max", "_bounds", "as_logistic"):
+        for name in ("null", "null_direction", "beta_max", "bounds", "as_logistic", "conditioned"):
             other.__dict__.pop(name, None)
         other._forget()
         return other
@@ -180,7 +194,7 @@ class Problem(Dual):
         if large or two or self.n_outputs >= CORRELATED:
             return self.design.means(self.weight)
         F = self.null_scores
-        V, ray = self._dual_direction(F)
+        V, ray = self.dual_direction(F)
         means = np.empty(self.shape[:2])
 
         def correlate(V: Array) -> Array:
@@ -217,7 +231,7 @@ class Problem(Dual):
         """
         F = self.residual(self._keep_scores(Z, S)).F
         self._foreseen = Z
-        self._last = F, self._point(*self._dual_direction(F), M)
+        self._last = F, self._point(*self.dual_direction(F), M)
 
     def disregard(self, Z: Array) -> None:
         """Forget what was foreseen of `Z`: certificates compute their own."""
@@ -231,12 +245,21 @@ class Problem(Dual):
         loss = self.loss_at(self.scores(Z), self.inner_intercept(Z, b))
         return loss + beta * self.penalty.value(Z)
 
-    def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
-        """Primal value and dual bound of a model, from nothing but its coefficients."""
+    def certificate(self, Z: Array, b: Array, beta: float, tol: float = 1e-6) -> Certificate:
+        """Bounds that hold in exact arithmetic, from the data and the coefficients alone.
+
+        ``dual <= min P <= P(Z, b) <= primal``: both carry a bound on their own rounding. It takes
+        two passes over X, and three more where these leave a relative gap above `tol`.
+        """
+        primal, dual = objective_bounds(self, plain(Z), plain(b), beta, tol)
+        return Certificate(primal, dual, float(beta), self.beta_max, self.negligible)
+
+    def estimate(self, Z: Array, b: Array, beta: float) -> Certificate:
+        """What `certificate` is but for rounding; quicker, as it uses what is known of `Z`."""
         Z, b = plain(Z), plain(b)
         if self.as_logistic is not None and np.array_equal(Z[:, :, 0], -Z[:, :, 1]):
             one, scale = self.as_logistic
-            found = one.certificate(Z[:, :, :1] - Z[:, :, 1:], b[:1] - b[1:], scale * beta)
+            found = one.estimate(Z[:, :, :1] - Z[:, :, 1:], b[:1] - b[1:], scale * beta)
             return replace(found, beta=float(beta), beta_max=self.beta_max)
         self.disregard(Z)
         beta_max = self.beta_max  # first: its dual point may be at hand
@@ -244,6 +267,17 @@ class Problem(Dual):
         primal = self.loss_at(S, b) + beta * self.penalty.value(Z)
         point = self.dual_point(self.best_scores(S, b))
         return Certificate(primal, self.dual_value(point, beta), float(beta), beta_max)
+
+    @property
+    def negligible(self) -> float:
+        """Gap that counts as none although it is large beside an objective of nearly zero."""
+        return self.loss.negligible(self.Y, self.weight)
+
+    def without_memory(self) -> Problem:
+        """The same problem, with nothing kept of any coefficients."""
+        other = copy(self)
+        other._forget()
+        return other
 
     # Second order -----------------------------------------------------------------------------
 

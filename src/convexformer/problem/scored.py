@@ -20,7 +20,7 @@ class ScoredLoss(WeightedLoss):
 
     design: Design
     center: Array | None  # (n_groups, d), means of columns
-    _shift: Array  # (c,)
+    shift: Array  # (c,)
 
     def _forget(self) -> None:
         super()._forget()
@@ -79,11 +79,11 @@ class ScoredLoss(WeightedLoss):
 
     def inner_intercept(self, Z: Array, b: Array) -> Array:
         """The intercept that goes with `scores`."""
-        return b - self._shift + self._lift(Z)
+        return b - self.shift + self._lift(Z)
 
     def outer_intercept(self, Z: Array, b: Array) -> Array:
         """The user's intercept, for raw X and Y."""
-        b = b + self._shift - self._lift(Z)
+        b = b + self.shift - self._lift(Z)
         if not (self.loss.joint and self.intercept):
             return b
         # Softmax does not see what all outputs share: of all intercepts return the balanced one.
@@ -117,4 +117,4 @@ class ScoredLoss(WeightedLoss):
 
     def predict(self, Z: Array, b: Array) -> Array:
         """``F = sum_k X_k Z_k + b``, ``(N, c)``."""
-        return self.scores(Z) + self.inner_intercept(Z, b) + self._shift
+        return self.scores(Z) + self.inner_intercept(Z, b) + self.shift

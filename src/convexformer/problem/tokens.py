@@ -82,6 +82,9 @@ class TokenDesign(Design):
     def float64(self) -> Array | None:
         return np.asarray(self.X).reshape(len(self.X), -1) if self._is_plain else None
 
+    def rescaled(self, unit: float) -> TokenDesign:
+        return TokenDesign(np.asarray(self.X, dtype=np.float64) * unit, self.mask)
+
     def gather(self, rows: slice, groups: Groups) -> Array:
         A = self.X[rows]
         if len(groups) and (groups[1:] - groups[:-1] == 1).all():

@@ -58,7 +58,7 @@ def solve(
     Z = at.Z
     Z[groups] = found.best
     problem.follow(Z)
-    certificate = problem.certificate(Z, at.b, beta)
+    certificate = problem.estimate(Z, at.b, beta)
     gap = certificate.relative_gap
     clock.record(gap, Z)
     return Solution(Z, at.b, certificate, clock.status(gap <= tol), clock.n_iter, clock.trace)

@@ -62,7 +62,11 @@ def solve(
         With its true gap, and a status that says why it is above the tolerance where it is.
     """
     clock = Clock(max_iter, max_time, callback)
-    return _solve(problem, beta, tol, clock, init, method, Workspace(problem))
+    return _solve(problem, beta, tol, clock, init, method, _workspace(problem))
+
+
+def _workspace(problem: Problem) -> Workspace:
+    return Workspace(problem if problem.conditioned is None else problem.conditioned.problem)
 
 
 def _solve(
@@ -82,14 +86,38 @@ def _solve(
         raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
     if init is not None and init.Z.dtype != np.float64:
         init = replace(init, Z=plain(init.Z), intercept=plain(init.intercept))
+    units = problem.conditioned
+    if units is None:
+        Z, b = _find(problem, beta, tol, clock, init, method, work)
+    else:
+        if init is not None:
+            Z, b = units.inner(init.Z, init.intercept)
+            init = replace(init, Z=Z, intercept=b)
+        found = _find(units.problem, units.beta(beta), tol, clock, init, method, work)
+        Z, b = units.outer(*found)
+    certificate = problem.certificate(Z, b, beta, tol)
+    status = clock.status(certificate.relative_gap <= tol)
+    return Solution(Z, b, certificate, status, clock.n_iter, clock.trace)
+
+
+def _find(
+    problem: Problem,
+    beta: float,
+    tol: float,
+    clock: Clock,
+    init: Solution | None,
+    method: Method,
+    work: Workspace,
+) -> tuple[Array, Array]:
+    """Coefficients and intercept of the optimum, but for the tolerance."""
     if method == "auto" and init is None and not clock.expired and early.fits(problem):
         init = early.solve(problem, beta, tol, clock, work)
         if init is not None and init.converged and beta < problem.beta_max:
-            return init
+            return init.Z, init.intercept
     if method == "auto" and shared.fits(problem) and beta < problem.beta_max:
         init = shared.solve(problem, beta, tol, clock, init, work)
         if init.converged or clock.expired:
-            return init
+            return init.Z, init.intercept
     # At beta_max and above nothing is used; other outputs would differ from it by rounding.
     if beta >= problem.beta_max:
         way = _solve_one
@@ -99,10 +127,7 @@ def _solve(
         way = _solve_rotated
     else:
         way = _solve_one if problem.as_logistic is None else _solve_two_classes
-    Z, b = way(problem, beta, tol, clock, init, method, work)
-    certificate = problem.certificate(Z, b, beta)
-    status = clock.status(certificate.relative_gap <= tol)
-    return Solution(Z, b, certificate, status, clock.n_iter, clock.trace)
+    return way(problem, beta, tol, clock, init, method, work)
 
 
 def _solve_outputs(
@@ -124,7 +149,7 @@ def _solve_outputs(
         Z, b = at.Z, problem.outer_intercept(at.Z, at.b)
         if done:
             return Z, b
-        init = Solution(Z, b, problem.certificate(Z, b, beta), Status.ITERATIONS)
+        init = Solution(Z, b, problem.estimate(Z, b, beta), Status.ITERATIONS)
     if method == "auto" and batched.suits(problem):
         together = batched.Batched(problem, beta, 0.9 * tol, clock, work)
         Z, b, known = together.minimise(init)
@@ -136,7 +161,7 @@ def _solve_outputs(
         b = problem.outer_intercept(Z, problem.null_intercept) if init is None else init.intercept
         b, left, max_iter = b.copy(), list(range(problem.n_outputs)), clock.max_iter
         parts = [problem.output(j) for j in left]
-        known = [part.certificate(Z[:, :, [j]], b[[j]], beta) for j, part in enumerate(parts)]
+        known = [part.estimate(Z[:, :, [j]], b[[j]], beta) for j, part in enumerate(parts)]
     for j in left:
         if clock.trace and (clock.late() or max_iter <= 0):
             break
@@ -144,7 +169,7 @@ def _solve_outputs(
         start = Solution(Z[:, :, [j]], b[[j]], known[j], Status.ITERATIONS)
         Zj, bj = _solve_one(part, beta, tol, own, start, method, work)
         Z[:, :, [j]], b[[j]] = Zj, bj
-        known[j] = part.certificate(Zj, bj, beta)
+        known[j] = part.estimate(Zj, bj, beta)
         primal, dual = sum(c.primal for c in known), sum(c.dual for c in known)
         clock.n_iter += own.n_iter
         clock.record(Certificate(primal, dual, beta, problem.beta_max).relative_gap, Z)
@@ -256,9 +281,10 @@ def solve_path(
     callback: Callback | None = None,
 ) -> Iterator[Solution]:
     """Solve for every beta in turn, each started from the last; `max_time` is for all of them."""
-    work, started, trail = Workspace(problem), Clock(max_iter, max_time), Trail(problem)
+    work, started, trail = _workspace(problem), Clock(max_iter, max_time), Trail(problem)
     for beta in betas:
         clock = Clock(max_iter, started.left, callback)
-        init = _solve(problem, beta, tol, clock, trail.ahead(beta) or init, method, work)
+        start = trail.ahead(beta) if problem.conditioned is None else None
+        init = _solve(problem, beta, tol, clock, start or init, method, work)
         trail.add(init)
         yield init

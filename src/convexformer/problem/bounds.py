@@ -1,0 +1,322 @@
+r"""Bounds that hold in exact arithmetic: an upper one of an objective, a lower one of its minimum.
+
+Every number that float64 rounds is accompanied by a bound on its error (running error analysis,
+Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3). The primal value is raised,
+and the dual value lowered, by what rounding may have done to them:
+
+1. Scores :math:`F = XZ + b` have an error of at most ``E``. A loss with slope ``-V`` and curvature
+   at most ``C`` is then at most :math:`\mathrm{loss}(F) + |V|E + C E^2 / 2`.
+2. *Any* ``V`` bounds the minimum from below if it meets the dual's constraints. Its entries are
+   rounded to multiples of one power of two, of which sums are exact: then :math:`\sum_i V_i = 0`,
+   which an intercept demands, holds to the last digit.
+3. Correlations :math:`M = X^\top V` have an error of at most ``B``: what is scaled into the norm
+   ball is the norm of ``|M| + B``.
+
+Products are formed twice at most: with X as it is and errors bounded by its largest entry, in two
+passes; and, where that does not reach the tolerance, with X less its column means and errors
+bounded entry by entry, in three passes. The second way is accurate for any means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import fsum, inf, nan
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .designs import FEW_BYTES, Design, row_slices
+
+if TYPE_CHECKING:
+    from .problem import Problem
+
+Array = NDArray[np.float64]
+
+UNIT = 2.0**-53  # largest relative error of one rounding
+VALUE_UNITS = 64.0  # of rounding, relative, in a loss or a norm that was computed at given numbers
+SVD_UNITS = 64.0  # of rounding per row and column, in singular values relative to the largest
+GRID_BITS = 52  # a sum of multiples of 2**-52 times the sum of their sizes is exact
+
+
+class Bounded(NamedTuple):
+    """Sums of products, and the sum of sizes that bounds their errors."""
+
+    value: Array
+    error: Array  # entrywise; broadcasts to `value`
+
+
+class Products(Protocol):
+    """How scores and correlations are formed; columns of X are read less `origin`."""
+
+    origin: Array | None  # (n_groups, d)
+
+    def scores(self, Z: Array) -> Bounded: ...
+
+    def correlate(self, V: Array) -> Bounded: ...
+
+    def dot(self, A: Array, B: Array) -> Bounded: ...
+
+
+class PlainProducts:
+    """X as it is; errors are bounded by its largest entry."""
+
+    origin: Array | None = None
+
+    def __init__(self, design: Design) -> None:
+        self.design, self.largest = design, design.largest
+
+    def scores(self, Z: Array) -> Bounded:
+        groups = np.flatnonzero(Z.any(axis=(1, 2)))
+        used = Z[groups]
+        S = self.design.predict(Z) if len(groups) == len(Z) else self.design.predict(used, groups)
+        size = self.largest * np.abs(used).sum(axis=(0, 1))
+        return Bounded(S, _gamma(used[:, :, 0].size + 4) * size)
+
+    def correlate(self, V: Array) -> Bounded:
+        size = self.largest * np.abs(V).sum(axis=0)
+        return Bounded(self.design.correlate(V), _gamma(len(V) + 4) * size)
+
+    def dot(self, A: Array, B: Array) -> Bounded:
+        products = A * B
+        return Bounded(products.sum(axis=0), _gamma(len(A) + 1) * np.abs(products).sum(axis=0))
+
+
+class CentredProducts:
+    """X less its column means; errors are bounded entry by entry, other sums are exact."""
+
+    def __init__(self, design: Design, weight: Array) -> None:
+        self.design, self.groups = design, np.arange(design.n_groups)
+        self._rows = list(_row_blocks(design))
+        self.origin: Array | None = column_means(design, weight)
+        self._means = self.origin.ravel()
+
+    def _block(self, rows: slice) -> Array:
+        return self.design.gather(rows, self.groups) - self._means
+
+    def scores(self, Z: Array) -> Bounded:
+        flat = Z.reshape(-1, Z.shape[2])
+        value, size = np.empty((2, self.design.n_samples, Z.shape[2]))
+        for rows in self._rows:
+            D = self._block(rows)
+            value[rows] = D @ flat
+            size[rows] = np.abs(D) @ np.abs(flat)
+        return Bounded(value, _gamma(int(np.count_nonzero(flat.any(axis=1))) + 4) * size)
+
+    def correlate(self, V: Array) -> Bounded:
+        value, size = np.zeros((2, len(self._means), V.shape[1]))
+        for rows in self._rows:
+            D = self._block(rows)
+            value += D.T @ V[rows]
+            size += np.abs(D).T @ np.abs(V[rows])
+        lift = self._means[:, None] * V.sum(axis=0)  # sums of dual points are exact
+        error = _gamma(len(V) + 4) * size + 4 * UNIT * np.abs(lift)
+        shape = (self.design.n_groups, self.design.dim, V.shape[1])
+        return Bounded((value + lift).reshape(shape), error.reshape(shape))
+
+    def dot(self, A: Array, B: Array) -> Bounded:
+        A, B = np.broadcast_arrays(A, B)
+        value = np.array([exact_dot(a, b) for a, b in zip(A.T, B.T, strict=True)])
+        return Bounded(value, 2 * UNIT * np.abs(value))
+
+
+def column_means(design: Design, weight: Array) -> Array:
+    """Weighted means of columns, accurate also where they are far above spreads: (n_groups, d)."""
+    groups, first = np.arange(design.n_groups), int(np.argmax(weight > 0))
+    # relative to one sample: a column that is constant is exactly zero less its mean
+    start = design.gather(slice(first, first + 1), groups)[0]
+    share, mean = weight / weight.sum(), np.zeros_like(start)
+    for rows in _row_blocks(design):
+        mean += share[rows] @ (design.gather(rows, groups) - start)
+    return (start + mean).reshape(design.n_groups, design.dim)
+
+
+def _row_blocks(design: Design) -> Iterator[slice]:
+    return row_slices(design.n_samples, design.n_groups * design.dim, FEW_BYTES)
+
+
+def objective_bounds(
+    problem: Problem, Z: Array, b: Array, beta: float, tol: float
+) -> tuple[float, float]:
+    """An upper bound of ``P(Z, b)``, and a lower bound of the least objective of all models."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        quick = _bounds(problem, Z, b, beta, PlainProducts(problem.design))
+        if quick[0] - quick[1] <= tol * quick[0] or not np.isfinite(Z).all():
+            return quick
+        careful = CentredProducts(problem.design, problem.weight)
+        primal, dual = _bounds(problem, Z, b, beta, careful)
+    return min(primal, quick[0]), max(dual, quick[1])  # each of them holds
+
+
+def _bounds(
+    problem: Problem, Z: Array, b: Array, beta: float, products: Products
+) -> tuple[float, float]:
+    S = products.scores(Z)
+    constant = _constant(problem, Z, b, products.origin)
+    F = np.asarray(S.value + constant, order=problem.loss.order)
+    rounding = UNIT * (3 * np.abs(constant) + 2 * np.abs(F) + problem.loss.offset(problem.Y))
+    primal = _primal(problem, Z, beta, F, S.error + rounding, products)
+    return primal, _dual(problem, beta, F, products)
+
+
+def _constant(problem: Problem, Z: Array, b: Array, origin: Array | None) -> Array:
+    """What all samples' scores have in common, ``b - shift + origin . Z``, rounded once: (c,)."""
+    if origin is None:
+        return b - problem.shift
+    flat, start = Z.reshape(-1, Z.shape[2]), origin.ravel()
+    return np.array(
+        [
+            exact_dot(np.append(start, [1.0, -1.0]), np.append(z, [b[j], problem.shift[j]]))
+            for j, z in enumerate(flat.T)
+        ]
+    )
+
+
+def _primal(
+    problem: Problem, Z: Array, beta: float, F: Array, E: Array, products: Products
+) -> float:
+    loss, c = problem.loss, Z.shape[2]
+    value, V, _ = loss.expansion(F, problem.Y)
+    steepest, E2 = np.abs(V) * E, loss.curvature_bound(F + E) * E * E
+    if loss.joint:
+        steepest, E2 = steepest.sum(axis=1, keepdims=True), E2.max(axis=1, keepdims=True)
+    a = problem.weight[:, None]
+    upper = np.where(a > 0, value + steepest + 0.5 * E2, 0.0)
+    total = products.dot(np.broadcast_to(a, upper.shape), upper)
+    size = Z.shape[1] * c + len(Z)
+    norms = problem.penalty.value(Z) * (1 + _gamma(size + 8))
+    if not problem.penalty.euclidean:
+        norms *= 1 + SVD_UNITS * (Z.shape[1] + c) * min(Z.shape[1:]) * UNIT
+    found = float((total.value + total.error).sum()) * (1 + (VALUE_UNITS + c) * UNIT)
+    found = (found + beta * norms) * (1 + 4 * UNIT)
+    return found if found >= 0 else inf  # no number: nothing is known
+
+
+def _dual(problem: Problem, beta: float, F: Array, products: Products) -> float:
+    fresh = problem.without_memory()
+    V = fresh.dual_direction(fresh.best_scores(F, np.zeros(F.shape[1])))[0]
+    exact = exactly_balanced(problem, V) if np.isfinite(V).all() else None
+    if exact is None:
+        return 0.0  # losses are not negative
+    V, joint = exact, problem.loss.joint
+    M = products.correlate(V[:, :-1] if joint else V)
+    if joint:  # rows of V sum to zero
+        last = -M.value.sum(axis=2, keepdims=True)
+        error = np.broadcast_to(M.error, M.value.shape)
+        grown = error.sum(axis=2, keepdims=True) + V.shape[1] * UNIT * np.abs(M.value).sum(
+            axis=2, keepdims=True
+        )
+        M = Bounded(np.concatenate([M.value, last], axis=2), np.concatenate([error, grown], axis=2))
+    norms = problem.penalty.dual_norms_bound(M.value, M.error).max(axis=0, initial=0.0)
+    sizes = (norms if problem.separable else norms.max(keepdims=True)) * (1 + 4 * UNIT)
+    limits = np.divide(beta, sizes, out=np.full(len(sizes), inf), where=sizes > 0)
+    limits *= 1 - 2 * UNIT
+    value = _quadratic_dual if problem.loss.quadratic else _dual_value
+    found = value(problem, V, limits, products)
+    return found if found > 0 else 0.0
+
+
+def _quadratic_dual(problem: Problem, V: Array, limits: Array, products: Products) -> float:
+    """The best ``s <Y, V> - s^2 / 2 <V, V / a>`` for ``s`` up to the norm ball."""
+    Y, U = problem.Y, problem.unweighted(V)
+    top, bottom = products.dot(Y, V), products.dot(V, U)
+    low = top.value - top.error - 2 * UNIT * (np.abs(Y) * np.abs(V)).sum(axis=0)
+    high = (bottom.value + bottom.error) * (1 + 4 * UNIT)
+    if not problem.separable:
+        low, high = low.sum(keepdims=True), high.sum(keepdims=True)
+        low -= len(top.value) * UNIT * np.abs(top.value).sum()
+        high *= 1 + len(top.value) * UNIT
+    free = np.divide(low, high, out=np.zeros_like(low), where=high > 0)
+    s = np.minimum(np.maximum(free, 0.0), limits)
+    gain, cost = s * low, 0.5 * s * s * high
+    return float((gain - cost).sum() - (8 + len(s)) * UNIT * (gain + cost).sum())
+
+
+def _dual_value(problem: Problem, V: Array, limits: Array, products: Products) -> float:
+    loss, U = problem.loss, np.minimum(1.0, limits) * problem.unweighted(V)
+    U = np.asarray(U, order=loss.order)
+    value = loss.dual_value(U, problem.Y)
+    error = UNIT * loss.dual_units(U, problem.Y)
+    a = np.broadcast_to(problem.weight[:, None], value.shape)
+    total, off = products.dot(a, value), products.dot(a, np.broadcast_to(error, value.shape))
+    lower = total.value - total.error - 2 * off.value
+    return float(lower.sum() - len(lower) * UNIT * np.abs(lower).sum())
+
+
+# Sums that are exact ---------------------------------------------------------------------------
+
+
+def exactly_balanced(problem: Problem, V: Array) -> Array | None:
+    """A dual point near `V` whose sums are exact: zero where an intercept, or softmax, demands it.
+
+    None where the conjugate's domain leaves no room for it.
+    """
+    size = np.abs(V).sum(axis=0)
+    if problem.loss.joint:
+        size = size.max(keepdims=True)
+    grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - GRID_BITS + 1)
+    low, high = (end * (1 - 4 * UNIT) for end in problem.bounds)
+    V = np.rint(V / grid) * grid
+    V = np.where((low > V) | (high < V), np.trunc(np.clip(V, low, high) / grid) * grid, V)
+    if problem.loss.joint:
+        V = _rows_to_zero(problem.Y, V, low, high, grid)
+    if problem.intercept:
+        for j in range(V.shape[1] - problem.loss.joint):
+            _column_to_zero(V, j, low, high, problem.loss.joint)
+    inside = np.all((low <= V) & (high >= V))
+    sums = V.sum(axis=0) if problem.intercept else np.zeros(1)
+    return V if inside and not sums.any() else None
+
+
+def _rows_to_zero(Y: Array, V: Array, low: Array, high: Array, grid: Array) -> Array:
+    """Give each sample's own class what its other classes leave."""
+    rows, own = np.arange(len(Y)), np.argmax(Y, axis=1)
+    V[rows, own] = 0.0
+    rest = V.sum(axis=1)
+    ceiling, floor = high[rows, own], low[rows, own]
+    outside = (-rest > ceiling) | (-rest < floor)
+    V[outside] = 0.0  # always allowed; rounding alone leads here
+    V[rows, own] = -V.sum(axis=1)
+    return V
+
+
+def _column_to_zero(V: Array, j: int, low: Array, high: Array, joint: bool) -> None:
+    """Take the sum of a column from the sample with the most room for it; of a joint loss the
+    last output of that sample gets it."""
+    e = float(V[:, j].sum())
+    if e == 0:
+        return
+    room = V[:, j] - low[:, j] if e > 0 else high[:, j] - V[:, j]
+    if joint:
+        room = np.minimum(room, high[:, -1] - V[:, -1] if e > 0 else V[:, -1] - low[:, -1])
+    i = int(np.argmax(room))
+    V[i, j] -= e
+    if joint:
+        V[i, -1] += e
+
+
+def exact_dot(a: Array, b: Array) -> float:
+    """``a . b``, rounded once."""
+    high = a * b
+    error = _product_error(a, b, high)
+    if not np.isfinite(error).all():  # beyond the range of splitting
+        return nan
+    return fsum(np.concatenate([high, error]).tolist())
+
+
+def _product_error(a: Array, b: Array, product: Array) -> Array:
+    """``a b - product``, exactly (Dekker)."""
+    a1, b1 = _head(a), _head(b)
+    a2, b2 = a - a1, b - b1
+    return ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def _head(a: Array) -> Array:
+    """The upper 26 bits of every number (Veltkamp)."""
+    scaled = 134217729.0 * a  # 2**27 + 1
+    return np.asarray(scaled - (scaled - a))
+
+
+def _gamma(n: int) -> float:
+    """Largest relative error of a sum of n rounded products, in any order."""
+    return n * UNIT / (1 - n * UNIT)

@@ -1,0 +1,116 @@
+"""The same problem in other units, where numbers as they are given leave float64 no digits.
+
+Solvers square what they are given, some of it in float32. Data of an extreme size are multiplied by
+powers of two, which is exact, and columns whose means are far above their spreads are read less
+their means. Both take a copy of X, and are rare. Certificates are of the data as given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bounds import column_means, exact_dot
+from .losses import Huber
+from .tokens import TokenDesign
+
+if TYPE_CHECKING:
+    from .problem import Problem
+
+Array = NDArray[np.float64]
+
+COMFORTABLE = 1e25  # largest entry of X, targets and weights, and one over it, that stay as given
+FAR_MEANS = 1e5  # means over typical spreads from which on columns are read less their means
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """A problem in other units.
+
+    ``X' = x_unit (X - origin)``, ``Y' = y_unit Y`` and ``weight' = weight_unit weight``; hence
+    ``Z' = Z y_unit / x_unit``, and objectives are ``weight_unit y_unit**2`` times as large.
+    """
+
+    problem: Problem
+    x_unit: float
+    y_unit: float
+    weight_unit: float
+    origin: Array | None  # (n_groups, d)
+
+    def beta(self, beta: float) -> float:
+        """The strength at which the penalty is the same part of the objective."""
+        return beta * self.weight_unit * self.y_unit * self.x_unit
+
+    def outer_beta(self, beta: float) -> float:
+        return beta / self.weight_unit / self.y_unit / self.x_unit
+
+    def inner(self, Z: Array, b: Array) -> tuple[Array, Array]:
+        """Coefficients and intercept in these units, of those for the data as given."""
+        return Z / self.x_unit * self.y_unit, self.y_unit * (b + self._lift(Z))
+
+    def outer(self, Z: Array, b: Array) -> tuple[Array, Array]:
+        """Coefficients and intercept for the data as given."""
+        Z = Z / self.y_unit * self.x_unit
+        return Z, b / self.y_unit - self._lift(Z)
+
+    def _lift(self, Z: Array) -> Array:
+        if self.origin is None:
+            return np.zeros(Z.shape[2])
+        return np.array([exact_dot(self.origin.ravel(), z) for z in Z.reshape(-1, Z.shape[2]).T])
+
+
+def conditioned(problem: Problem) -> Conditioned | None:
+    """`problem` in units that suit float64; None where it is in such units already."""
+    x_unit, weight_unit = _unit(problem.design.largest), _unit(float(problem.weight.max()))
+    y_unit = _unit(float(np.abs(problem.Y).max(initial=0.0))) if problem.loss.translates else 1.0
+    means_are_far = _means_are_far(problem)
+    if x_unit == y_unit == weight_unit == 1.0 and not means_are_far:
+        return None
+    design, origin = problem.design, None
+    if means_are_far:
+        assert isinstance(design, TokenDesign)
+        origin = column_means(design, problem.weight)
+        X = np.subtract(design.X, origin, dtype=np.float64)
+        x_unit = _unit(float(np.abs(X).max(initial=0.0)))
+        design = TokenDesign(np.ldexp(X, _exponent(x_unit), out=X))
+    elif x_unit != 1.0:
+        design = design.rescaled(x_unit)
+    loss = problem.loss
+    if isinstance(loss, Huber):
+        loss = replace(loss, delta=loss.delta * y_unit)
+    given = (problem.Y + problem.shift) if problem.loss.translates else problem.Y
+    inner = type(problem)(
+        design,
+        loss,
+        problem.penalty,
+        y_unit * given,
+        weight_unit * problem.weight,
+        problem.intercept,
+    )
+    return Conditioned(inner, x_unit, y_unit, weight_unit, origin)
+
+
+def _unit(largest: float) -> float:
+    """The power of two that brings `largest` near 1, where it is far from it."""
+    if largest == 0 or not np.isfinite(largest) or 1 / COMFORTABLE <= largest <= COMFORTABLE:
+        return 1.0
+    return float(2.0 ** -np.frexp(largest)[1])
+
+
+def _exponent(unit: float) -> int:
+    return int(np.frexp(unit)[1]) - 1
+
+
+def _means_are_far(problem: Problem) -> bool:
+    """Whether means of columns are so far above spreads that products with them lose digits."""
+    design, center = problem.design, problem.center
+    if center is None or not isinstance(design, TokenDesign) or design.mask is not None:
+        return False
+    some = design.some().reshape(-1, center.size)
+    spread = np.ptp(some, axis=0)
+    if not spread.any():
+        return False
+    return bool(np.abs(center).max() > FAR_MEANS * np.median(spread[spread > 0]))
