@@ -9,7 +9,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/*
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test clean
+.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test certificates clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ paraphrase: encoder  ## Probes of frozen states on MRPC (CONVEXFORMER_MRPC=...);
 
 kill-test: $(DEV)  ## Kill the training loop at 20 random moments; its curve must not change
 	OMP_NUM_THREADS=1 KILLS=1 $(BIN)/python -m pytest -q tests/nn/test_training.py -k killed
+
+certificates: $(DEV)  ## Judge certificates of 4,000 hostile problems in exact arithmetic; a minute
+	OMP_NUM_THREADS=1 HOSTILE=4000 $(BIN)/python -m pytest -q -n 2 tests/problem/test_bounds.py
 
 # The benchmark: ours and CVXPY in .venv, peers in environments of their own with exact versions.
 VENVS  := benchmarks/.venvs

@@ -66,10 +66,11 @@ class Certificate:
         )
 
 
-def check_range(beta_max: float) -> float:
-    """`beta_max`, where its square can be computed with."""
-    if beta_max == 0 or 1e-150 < beta_max < 1e150:
-        return beta_max
+def check_range(size: float) -> float:
+    """`size` of numbers, where float64 has room for their squares."""
+    if size == 0 or 1e-150 < size < 1e150:
+        return size
     raise ValueError(
-        f"X times the targets is of the size {beta_max:.1g}, where float64 ends. Scale X or y."
+        f"X, the targets or their products are of the size {size:.1g}: squares of such numbers "
+        "leave the range of float64. Scale X or y."
     )

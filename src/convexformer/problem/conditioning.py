@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .bounds import column_means, exact_dot
+from .certificate import check_range
 from .losses import Huber
 from .tokens import TokenDesign
 
@@ -97,7 +98,7 @@ def _unit(largest: float) -> float:
     """The power of two that brings `largest` near 1, where it is far from it."""
     if largest == 0 or not np.isfinite(largest) or 1 / COMFORTABLE <= largest <= COMFORTABLE:
         return 1.0
-    return float(2.0 ** -np.frexp(largest)[1])
+    return float(2.0 ** -np.frexp(check_range(largest))[1])
 
 
 def _exponent(unit: float) -> int:
