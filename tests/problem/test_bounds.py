@@ -68,7 +68,7 @@ class Hostile:
             return Huber(0.7 * scale), noisy * scale
         if name == "logistic":
             y = np.where(noisy > 0, 1.0, -1.0)
-            y[0], y[-1] = 1.0, -1.0
+            y[-2], y[-1] = 1.0, -1.0
             return Logistic(), y
         if name == "softmax":
             labels = np.argmax(noisy, axis=1)

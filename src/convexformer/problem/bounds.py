@@ -12,9 +12,9 @@ and the dual value lowered, by what rounding may have done to them:
 3. Correlations :math:`M = X^\top V` have an error of at most ``B``: what is scaled into the norm
    ball is the norm of ``|M| + B``.
 
-Products are formed twice at most: with X as it is and errors bounded by its largest entry, in two
-passes; and, where that does not reach the tolerance, with X less its column means and errors
-bounded entry by entry, in three passes. The second way is accurate for any means.
+Products are formed twice at most: with X as it is and errors bounded by its norm, in two passes over
+X; and, where that does not reach the tolerance, with X less its column means and errors bounded
+entry by entry, in three passes. The second way is accurate for any means.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .designs import FEW_BYTES, Design, row_slices
+from .points import safe_norm
 
 if TYPE_CHECKING:
     from .problem import Problem
@@ -59,22 +60,22 @@ class Products(Protocol):
 
 
 class PlainProducts:
-    """X as it is; errors are bounded by its largest entry."""
+    """X as it is; errors are bounded by its norm."""
 
     origin: Array | None = None
 
     def __init__(self, design: Design) -> None:
-        self.design, self.largest = design, design.largest
+        self.design, self.norm = design, design.norm
 
     def scores(self, Z: Array) -> Bounded:
         groups = np.flatnonzero(Z.any(axis=(1, 2)))
         used = Z[groups]
         S = self.design.predict(Z) if len(groups) == len(Z) else self.design.predict(used, groups)
-        size = self.largest * np.abs(used).sum(axis=(0, 1))
+        size = self.norm * safe_norm(used.reshape(-1, Z.shape[2]), axis=0)
         return Bounded(S, _gamma(used[:, :, 0].size + 4) * size)
 
     def correlate(self, V: Array) -> Bounded:
-        size = self.largest * np.abs(V).sum(axis=0)
+        size = self.norm * safe_norm(V, axis=0)
         return Bounded(self.design.correlate(V), _gamma(len(V) + 4) * size)
 
     def dot(self, A: Array, B: Array) -> Bounded:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-COMFORTABLE = 1e25  # largest entry of X, targets and weights, and one over it, that stay as given
+COMFORTABLE = 1e25  # size of X, targets and weights, and one over it, that stay as given
 FAR_MEANS = 1e5  # means over typical spreads from which on columns are read less their means
 
 
@@ -65,7 +65,9 @@ class Conditioned:
 
 def conditioned(problem: Problem) -> Conditioned | None:
     """`problem` in units that suit float64; None where it is in such units already."""
-    x_unit, weight_unit = _unit(problem.design.largest), _unit(float(problem.weight.max()))
+    size = np.sqrt(problem.design.n_samples * problem.design.n_groups * problem.design.dim)
+    x_unit = _unit(problem.design.norm / size)
+    weight_unit = _unit(float(problem.weight.max()))
     y_unit = _unit(float(np.abs(problem.Y).max(initial=0.0))) if problem.loss.translates else 1.0
     means_are_far = _means_are_far(problem)
     if x_unit == y_unit == weight_unit == 1.0 and not means_are_far:
@@ -96,7 +98,7 @@ def conditioned(problem: Problem) -> Conditioned | None:
 
 def _unit(largest: float) -> float:
     """The power of two that brings `largest` near 1, where it is far from it."""
-    if largest == 0 or not np.isfinite(largest) or 1 / COMFORTABLE <= largest <= COMFORTABLE:
+    if largest == 0 or 1 / COMFORTABLE <= largest <= COMFORTABLE:
         return 1.0
     return float(2.0 ** -np.frexp(check_range(largest))[1])
 

@@ -150,8 +150,8 @@ class GatedDesign(Design):
         return self.tokens.some()  # before gates are closed
 
     @cached_property
-    def largest(self) -> float:
-        return self.tokens.largest
+    def norm(self) -> float:
+        return float(np.sqrt(self.n_gates)) * self.tokens.norm
 
     def prefers_all(self, groups: Groups) -> bool:
         return 32 * len(groups) >= self.n_groups  # tokens are shared by gates, gathered ones not

@@ -353,11 +353,11 @@ class Poisson(Loss):
             return np.where(Y > 0, Y * excess, np.exp(F))
 
     def dual_point(self, F: Array, Y: Array) -> Array:
-        F = np.minimum(F, 300.0)  # hopeless, but finite: it can still be scaled into a bound
+        F = np.minimum(F, _STEEPEST)  # hopeless, but finite: it can still be scaled into a bound
         return np.where(Y > 0, -Y * np.expm1(F - _log(Y)), -np.exp(F))
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        return np.exp(np.minimum(F, 300.0))
+        return np.exp(np.minimum(F, _STEEPEST))
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         mean = np.maximum(Y - V, 0.0)
@@ -385,7 +385,7 @@ class Poisson(Loss):
         return 1e-24 * float((weight @ Y).sum())
 
     def curvature_bound(self, F: Array) -> Array | float:
-        return np.exp(F)
+        return np.where(F > _STEEPEST, np.inf, np.exp(F))
 
     def dual_units(self, V: Array, Y: Array) -> Array:
         mean = np.maximum(Y - V, 0.0)
@@ -407,6 +407,7 @@ class Poisson(Loss):
             )
 
 
+_STEEPEST = 300.0  # score from which on a Poisson loss has the slope that it has there
 # What logarithms are taken of instead where ``0 log 0 = 0``; SciPy's functions for it are slow.
 _TINY, _BELOW_ONE = np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg
 

@@ -157,7 +157,7 @@ class OffsetDesign(Design):
     def rescaled(self, unit: float) -> OffsetDesign:
         other = copy(self)
         other.X, other.landmarks = np.asarray(self.X, np.float64) * unit, self.landmarks * unit
-        other.__dict__.pop("largest", None)
+        other.__dict__.pop("norm", None)
         return other
 
     def gather(self, rows: slice, groups: Groups) -> Array:

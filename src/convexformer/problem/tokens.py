@@ -82,6 +82,12 @@ class TokenDesign(Design):
     def float64(self) -> Array | None:
         return np.asarray(self.X).reshape(len(self.X), -1) if self._is_plain else None
 
+    @cached_property
+    def norm(self) -> float:
+        if self._listed is None:
+            return super().norm
+        return 1.001 * float(np.sqrt(np.vdot(self._listed.value, self._listed.value)))
+
     def rescaled(self, unit: float) -> TokenDesign:
         return TokenDesign(np.asarray(self.X, dtype=np.float64) * unit, self.mask)
 
