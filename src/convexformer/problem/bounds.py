@@ -12,9 +12,9 @@ and the dual value lowered, by what rounding may have done to them:
 3. Correlations :math:`M = X^\top V` have an error of at most ``B``: what is scaled into the norm
    ball is the norm of ``|M| + B``.
 
-Products are formed twice at most: with X as it is and errors bounded by its norm, in two passes over
-X; and, where that does not reach the tolerance, with X less its column means and errors bounded
-entry by entry, in three passes. The second way is accurate for any means.
+Products are formed twice at most: with X as it is and errors bounded by its norm, in two passes
+over X; and, where that does not reach the tolerance, with X less its column means and errors
+bounded entry by entry, in three passes. The second way is accurate for any means.
 """
 
 from __future__ import annotations
