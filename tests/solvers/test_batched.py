@@ -58,8 +58,9 @@ def test_descent_alone_certifies_every_output(fraction, gram, monkeypatch):
         own = problem.output(j)
         b = problem.outer_intercept(Z, problem.best_intercept(problem.scores(Z), np.zeros(OUTPUTS)))
         again = own.certificate(Z[:, :, [j]], b[[j]], beta)
-        assert again.primal == pytest.approx(certificate.primal, rel=1e-12)
-        assert again.gap == pytest.approx(certificate.gap, abs=1e-12 * again.primal)
+        assert again.primal == pytest.approx(certificate.primal, rel=1e-10)
+        wider = again.gap - certificate.gap  # by a bound on rounding
+        assert -1e-12 * again.primal <= wider <= 1e-10 * again.primal
     assert sum(c.primal for c in known) <= best.certificate.primal * (1 + 1e-6)
 
 

@@ -141,7 +141,8 @@ class Persistent:
                 setattr(self, name, np.array(stored["values"], dtype=stored["dtype"]))
         figures = described["certificate"]
         self._certificate = Certificate(
-            *(figures[name] for name in ("primal", "dual", "beta", "beta_max"))
+            *(figures[name] for name in ("primal", "dual", "beta", "beta_max")),
+            negligible=figures.get("negligible", 0.0),  # earlier versions did not write it
         )
         self.beta_, self.beta_max_ = self._certificate.beta, self._certificate.beta_max
         self.trace_ = [TracePoint(*point) for point in described["trace"]]

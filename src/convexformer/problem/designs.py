@@ -104,12 +104,12 @@ class Design(ABC):
     def norm(self) -> float:
         """A little more than the root of the sum of squares of all entries; infinite if unknown."""
         squares = sum(float(np.vdot(A, A)) for _, A in self.blocks())
-        if not 1e-280 < squares < 1e280:  # squares left the range, or all entries are zero
-            largest = max((float(np.abs(A).max(initial=0.0)) for _, A in self.blocks()), default=0)
-            squares = largest**2 * self.n_samples * self.n_groups * self.dim
-            if largest > 0 and not 1e-280 < squares < 1e280:
-                return np.inf
-        return 1.001 * float(np.sqrt(squares)) if squares < np.inf else np.inf
+        if 1e-280 < squares < 1e280:
+            return 1.001 * float(np.sqrt(squares))
+        # Squares left the range of float64, or all entries are zero.
+        largest = max((float(np.abs(A).max(initial=0.0)) for _, A in self.blocks()), default=0.0)
+        found = largest * float(np.sqrt(self.n_samples * self.n_groups * self.dim))
+        return 1.001 * found if np.isfinite(found) else np.inf
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """All columns by samples, ``(rows, (rows, n_groups * d))``, to be read only."""

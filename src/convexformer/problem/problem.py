@@ -266,7 +266,8 @@ class Problem(Dual):
         S, b = self.scores(Z), self.inner_intercept(Z, b)
         primal = self.loss_at(S, b) + beta * self.penalty.value(Z)
         point = self.dual_point(self.best_scores(S, b))
-        return Certificate(primal, self.dual_value(point, beta), float(beta), beta_max)
+        dual = self.dual_value(point, beta)
+        return Certificate(primal, dual, float(beta), beta_max, self.negligible)
 
     @property
     def negligible(self) -> float:
