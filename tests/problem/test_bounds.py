@@ -10,6 +10,7 @@ from mpmath import mpf
 
 from convexformer.problem import (
     PENALTIES,
+    GatedDesign,
     Huber,
     Logistic,
     Poisson,
@@ -30,7 +31,7 @@ PROBLEMS = int(os.environ.get("HOSTILE", "200"))  # `make certificates` judges 4
 
 
 class Hostile:
-    """A small problem with hostile means, scales, weights or padding, drawn from a seed."""
+    """A small problem with hostile means, scales, weights, gates or padding, drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -55,7 +56,11 @@ class Hostile:
         elif rng.random() < 0.3:
             self.weight[: N // 4] = 0.0
         penalty = list(PENALTIES)[int(rng.integers(3))]
-        self.token_weights = rng.uniform(0.5, 2.0, n) if rng.random() < 0.3 else None
+        self.dtype = np.float32 if rng.random() < 0.1 and abs(np.log(x_scale)) < 1 else np.float64
+        gates = int(rng.integers(1, 4)) if rng.random() < 0.15 else 0
+        self.gates = rng.random((N, gates)) < 0.6 if gates else None
+        groups = n * max(gates, 1)
+        self.token_weights = rng.uniform(0.5, 2.0, groups) if rng.random() < 0.3 else None
         self.penalty, self.penalty_name = PENALTIES[penalty](self.token_weights), penalty
         self.intercept = bool(rng.random() < 0.7)
         self.fraction = float(rng.choice([0.9, 0.3, 0.1, 0.01]))
@@ -79,17 +84,18 @@ class Hostile:
         ]
 
     def problem(self) -> Problem:
-        design = TokenDesign(self.X, self.mask)
+        design = TokenDesign(self.X.astype(self.dtype), self.mask)
+        if self.gates is not None:
+            design = GatedDesign(design, self.gates)
+        self.columns = design.gather(slice(0, len(self.X)), np.arange(design.n_groups))
         return Problem(design, self.loss, self.penalty, self.Y, self.weight, self.intercept)
 
     # Exactly -----------------------------------------------------------------------------------
 
     def objective(self, Z, b, beta: float):
         """``P(Z, b)`` to `DIGITS` digits; `b` are floats or fractions."""
-        X = self.X if self.mask is None else np.where(self.mask[:, :, None], self.X, 0.0)
-        flat = X.reshape(len(X), -1)
         total = mpf(0)
-        for x, y, a in zip(flat, self.Y, self.weight, strict=True):
+        for x, y, a in zip(self.columns, self.Y, self.weight, strict=True):
             used = [
                 sum(map(_product, x.tolist(), z.tolist()), start=Fraction(b[j]))
                 for j, z in enumerate(Z.reshape(-1, Z.shape[2]).T)
@@ -128,14 +134,17 @@ class Hostile:
 
     def good_value(self, Z, beta: float):
         """Objective of `Z` with an intercept that no rounding of float64 limits."""
-        X = self.X if self.mask is None else np.where(self.mask[:, :, None], self.X, 0.0)
-        start = [Fraction(v) for v in X[np.argmax(self.weight > 0)].ravel().tolist()]
-        flat = X.reshape(len(X), -1)
+        flat = self.columns.tolist()
+        start = [Fraction(v) for v in flat[np.argmax(self.weight > 0)]]
         D = np.array(
-            [[float(Fraction(v) - s) for v, s in zip(x, start, strict=True)] for x in flat.tolist()]
+            [[float(Fraction(v) - s) for v, s in zip(x, start, strict=True)] for x in flat]
         )
         moved = Problem(
-            TokenDesign(D.reshape(X.shape)), self.loss, self.penalty, self.Y, self.weight
+            TokenDesign(D.reshape(len(D), *Z.shape[:2])),
+            self.loss,
+            self.penalty,
+            self.Y,
+            self.weight,
         )
         b = moved.outer_intercept(Z, moved.settle(Z, moved.scores(Z), moved.null_intercept)[0])
         lift = [

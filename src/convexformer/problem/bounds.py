@@ -12,9 +12,9 @@ and the dual value lowered, by what rounding may have done to them:
 3. Correlations :math:`M = X^\top V` have an error of at most ``B``: what is scaled into the norm
    ball is the norm of ``|M| + B``.
 
-Products are formed twice at most: with X as it is and errors bounded by its norm, in two passes
-over X; and, where that does not reach the tolerance, with X less its column means and errors
-bounded entry by entry, in three passes. The second way is accurate for any means.
+Products are formed with X as it is and errors bounded by its norm: two passes over X, and one for
+the norm the first time. Where that does not reach the tolerance they are formed again, with X less
+its column means and errors bounded entry by entry: three passes, accurate for any means.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ Array = NDArray[np.float64]
 UNIT = 2.0**-53  # largest relative error of one rounding
 VALUE_UNITS = 64.0  # of rounding, relative, in a loss or a norm that was computed at given numbers
 SVD_UNITS = 64.0  # of rounding per row and column, in singular values relative to the largest
+SAME_DUAL_POINT = 1e-12  # relative distance of dual points whose correlations serve for each other
 GRID_BITS = 52  # a sum of multiples of 2**-52 times the sum of their sizes is exact
 
 
@@ -52,11 +53,13 @@ class Products(Protocol):
 
     origin: Array | None  # (n_groups, d)
 
-    def scores(self, Z: Array) -> Bounded: ...
+    def scores(self, Z: Array, constant: Array) -> Bounded: ...
 
     def correlate(self, V: Array) -> Bounded: ...
 
     def dot(self, A: Array, B: Array) -> Bounded: ...
+
+    def total(self, weight: Array, values: Array) -> Bounded: ...
 
 
 class PlainProducts:
@@ -64,23 +67,39 @@ class PlainProducts:
 
     origin: Array | None = None
 
-    def __init__(self, design: Design) -> None:
-        self.design, self.norm = design, design.norm
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.design, self.norm = problem, problem.design, problem.design.norm
+        self._known: tuple[Array, Array] | None = None  # a dual point and its correlations
 
-    def scores(self, Z: Array) -> Bounded:
+    def scores(self, Z: Array, constant: Array) -> Bounded:
         groups = np.flatnonzero(Z.any(axis=(1, 2)))
         used = Z[groups]
-        S = self.design.predict(Z) if len(groups) == len(Z) else self.design.predict(used, groups)
+        if self.problem.follows:  # one pass gives scores, residuals and their correlations
+            target = self.problem.Y - constant
+            S, V, M = self.design.follow(Z, target, self.problem.weight)
+            self._known = V, M
+        else:
+            everything = len(groups) == len(Z)
+            S = self.design.predict(Z) if everything else self.design.predict(used, groups)
         size = self.norm * safe_norm(used.reshape(-1, Z.shape[2]), axis=0)
         return Bounded(S, _gamma(used[:, :, 0].size + 4) * size)
 
     def correlate(self, V: Array) -> Bounded:
-        size = self.norm * safe_norm(V, axis=0)
-        return Bounded(self.design.correlate(V), _gamma(len(V) + 4) * size)
+        size = safe_norm(V, axis=0)
+        error = _gamma(len(V) + 4) * size
+        if self._known is not None:
+            near, M = self._known
+            off = (1 + 4 * UNIT) * safe_norm(V - near, axis=0)
+            if (off <= SAME_DUAL_POINT * size).all():
+                return Bounded(M, self.norm * (2 * error + off))
+        return Bounded(self.design.correlate(V), self.norm * error)
 
     def dot(self, A: Array, B: Array) -> Bounded:
         products = A * B
         return Bounded(products.sum(axis=0), _gamma(len(A) + 1) * np.abs(products).sum(axis=0))
+
+    def total(self, weight: Array, values: Array) -> Bounded:
+        return Bounded(weight @ values, _gamma(len(weight) + 1) * (weight @ np.abs(values)))
 
 
 class CentredProducts:
@@ -95,7 +114,7 @@ class CentredProducts:
     def _block(self, rows: slice) -> Array:
         return self.design.gather(rows, self.groups) - self._means
 
-    def scores(self, Z: Array) -> Bounded:
+    def scores(self, Z: Array, constant: Array) -> Bounded:
         flat = Z.reshape(-1, Z.shape[2])
         value, size = np.empty((2, self.design.n_samples, Z.shape[2]))
         for rows in self._rows:
@@ -116,9 +135,11 @@ class CentredProducts:
         return Bounded((value + lift).reshape(shape), error.reshape(shape))
 
     def dot(self, A: Array, B: Array) -> Bounded:
-        A, B = np.broadcast_arrays(A, B)
         value = np.array([exact_dot(a, b) for a, b in zip(A.T, B.T, strict=True)])
         return Bounded(value, 2 * UNIT * np.abs(value))
+
+    def total(self, weight: Array, values: Array) -> Bounded:
+        return self.dot(np.broadcast_to(weight[:, None], values.shape), values)
 
 
 def column_means(design: Design, weight: Array) -> Array:
@@ -141,7 +162,7 @@ def objective_bounds(
 ) -> tuple[float, float]:
     """An upper bound of ``P(Z, b)``, and a lower bound of the least objective of all models."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        quick = _bounds(problem, Z, b, beta, PlainProducts(problem.design))
+        quick = _bounds(problem, Z, b, beta, PlainProducts(problem))
         if quick[0] - quick[1] <= tol * quick[0] or not np.isfinite(Z).all():
             return quick
         careful = CentredProducts(problem.design, problem.weight)
@@ -152,8 +173,8 @@ def objective_bounds(
 def _bounds(
     problem: Problem, Z: Array, b: Array, beta: float, products: Products
 ) -> tuple[float, float]:
-    S = products.scores(Z)
     constant = _constant(problem, Z, b, products.origin)
+    S = products.scores(Z, constant)
     F = np.asarray(S.value + constant, order=problem.loss.order)
     rounding = UNIT * (3 * np.abs(constant) + 2 * np.abs(F) + problem.loss.offset(problem.Y))
     primal = _primal(problem, Z, beta, F, S.error + rounding, products)
@@ -181,9 +202,10 @@ def _primal(
     steepest, E2 = np.abs(V) * E, loss.curvature_bound(F + E) * E * E
     if loss.joint:
         steepest, E2 = steepest.sum(axis=1, keepdims=True), E2.max(axis=1, keepdims=True)
-    a = problem.weight[:, None]
-    upper = np.where(a > 0, value + steepest + 0.5 * E2, 0.0)
-    total = products.dot(np.broadcast_to(a, upper.shape), upper)
+    upper = value + steepest + 0.5 * E2
+    if not problem.is_plain:  # a sample without weight counts for nothing, infinite or not
+        upper = np.where(problem.weight[:, None] > 0, upper, 0.0)
+    total = products.total(problem.weight, upper)
     size = Z.shape[1] * c + len(Z)
     norms = problem.penalty.value(Z) * (1 + _gamma(size + 8))
     if not problem.penalty.euclidean:
@@ -238,9 +260,8 @@ def _dual_value(problem: Problem, V: Array, limits: Array, products: Products) -
     U = np.asarray(U, order=loss.order)
     value = loss.dual_value(U, problem.Y)
     error = UNIT * loss.dual_units(U, problem.Y)
-    a = np.broadcast_to(problem.weight[:, None], value.shape)
-    total, off = products.dot(a, value), products.dot(a, np.broadcast_to(error, value.shape))
-    lower = total.value - total.error - 2 * off.value
+    total = products.total(problem.weight, value)
+    lower = total.value - total.error - 2 * (problem.weight @ error)
     return float(lower.sum() - len(lower) * UNIT * np.abs(lower).sum())
 
 
@@ -256,9 +277,11 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
     if problem.loss.joint:
         size = size.max(keepdims=True)
     grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - GRID_BITS + 1)
-    low, high = (end * (1 - 4 * UNIT) for end in problem.bounds)
     V = np.rint(V / grid) * grid
-    V = np.where((low > V) | (high < V), np.trunc(np.clip(V, low, high) / grid) * grid, V)
+    low, high = problem.bounds
+    if not problem.loss.quadratic:  # whose dual points are free
+        low, high = low * (1 - 4 * UNIT), high * (1 - 4 * UNIT)
+        V = np.where((low > V) | (high < V), np.trunc(np.clip(V, low, high) / grid) * grid, V)
     if problem.loss.joint:
         V = _rows_to_zero(problem.Y, V, low, high, grid)
     if problem.intercept:

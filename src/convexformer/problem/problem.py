@@ -249,7 +249,8 @@ class Problem(Dual):
         """Bounds that hold in exact arithmetic, from the data and the coefficients alone.
 
         ``dual <= min P <= P(Z, b) <= primal``: both carry a bound on their own rounding. It takes
-        two passes over X, and three more where these leave a relative gap above `tol`.
+        two passes over X, a third the first time (for the norm of X), and three more where these
+        leave a relative gap above `tol`.
         """
         primal, dual = objective_bounds(self, plain(Z), plain(b), beta, tol)
         return Certificate(primal, dual, float(beta), self.beta_max, self.negligible)
