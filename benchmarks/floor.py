@@ -20,7 +20,7 @@ from .cells import GRIDS
 from .contestants.convexformer import problem_of, solve
 from .machine import describe
 from .objective import Cell
-from .summary import RESULTS, read, summarise
+from .summary import RESULTS, CellSummary, read, summarise
 
 REPETITIONS = 7
 SHORT = 0.05  # seconds: shorter checks are repeated, because clocks of processor time are coarse
@@ -46,7 +46,12 @@ def short_of_goal(grid: str, folder: Path) -> list[str]:
     """Cells of a grid whose goal was missed."""
     results = read(grid, folder)
     cells = [summarise(*item) for item in results["cells"].items()] if results else []
-    return [cell.name for cell in cells if cell.goal is not None and not cell.goal[1]]
+    return [cell.name for cell in cells if missed(cell)]
+
+
+def missed(cell: CellSummary) -> bool:
+    """Whether a goal is known not to hold."""
+    return cell.goal is not None and cell.goal[1] is False
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .cells import GRIDS as CELLS
 from .contestants import NAMES
@@ -20,6 +23,8 @@ LONG_AGO = "2000-01-01T00:00+00:00"
 
 INTRODUCTION = Path(__file__).with_name("introduction.md")
 
+HOLDS = {True: "yes", False: "**no**", None: "not known"}  # how a goal fared
+
 FEW_PASSES = 5  # hardly more than a certificate's
 
 GRIDS = {
@@ -31,7 +36,7 @@ GRIDS = {
 
 def render(folder: Path = RESULTS) -> str:
     """The page, from what is in `folder`."""
-    parts = [INTRODUCTION.read_text()]
+    parts = [INTRODUCTION.read_text().replace("{found}", _found(read("standard", folder)))]
     for grid, (title, command) in GRIDS.items():
         results = read(grid, folder)
         if results is None:
@@ -51,6 +56,30 @@ def render(folder: Path = RESULTS) -> str:
     if scaling is not None:
         parts += ["## Scaling\n", _environment(scaling, "make bench-scaling"), _scaling(scaling)]
     return "\n".join(part for part in parts if part)
+
+
+def _found(results: dict[str, Any] | None) -> str:
+    """What the page starts with: who arrived in the standard grid, and how much later than ours."""
+    if results is None:
+        return "The standard grid was not run yet."
+    cells = [summarise(name, record) for name, record in results["cells"].items()]
+    raced = [cell for cell in cells if cell.peers]
+    ratios = [cell.ratio for cell in raced if cell.best is not None and cell.ratio is not None]
+    absent = [cell for cell in raced if cell.best is None]
+    bounds = sum(cell.ratio is not None for cell in absent)
+    lines = [f"The grid has {len(raced)} cells in which a peer takes part."]
+    if ratios:
+        lines.append(
+            f"In {len(ratios)} of them a peer arrived; the fastest one took {_plain(min(ratios))} "
+            f"to {_plain(max(ratios))} times as long as ours, {_plain(float(np.median(ratios)))} times "
+            "in the median."
+        )
+    lines.append(
+        f"In {bounds} no peer arrived, and the time limit stopped each of them, whatever its "
+        f"setting. In {len(absent) - bounds} no peer arrived, but it is not known how long one "
+        "would take: some settings were used up, failed, or did not get the whole limit."
+    )
+    return textwrap.fill(" ".join(lines), 100)
 
 
 def _environment(results: dict[str, Any], command: str) -> str:
@@ -85,16 +114,19 @@ def _verdict(cells: Sequence[CellSummary]) -> str:
         names = ", ".join(f"{cell.name} ({cell.ratio:.2g}x)" for cell in lost)
         lines.append(f"**Lost**, a peer was faster: {names}.")
     elif any(cell.peers for cell in cells):
-        lines.append("No peer was faster in any cell.")
+        lines.append("No peer arrived sooner in any cell, with the settings that were tried.")
     sooner = [cell.name for cell in cells if cell.sooner]
     if sooner:
         lines.append(f"To some looser gap one was, on the way: {', '.join(sooner)}.")
     late = [cell.name for cell in cells if cell.late_at_first]
     if late:
         lines.append(f"**First call slower** than a peer's, importing included: {', '.join(late)}.")
-    missed = [cell.name for cell in cells if cell.goal is not None and not cell.goal[1]]
+    missed = [cell.name for cell in cells if cell.goal is not None and cell.goal[1] is False]
     if missed:
         lines.append(f"Short of the goal: {', '.join(missed)}.")
+    unknown = [cell.name for cell in cells if cell.goal is not None and cell.goal[1] is None]
+    if unknown:
+        lines.append(f"Not known whether the goal holds: {', '.join(unknown)}.")
     kind = [cell.name for cell in cells if cell.short_by_value]
     if kind:
         words = "Short of it, if runs counted that are done by value only"
@@ -118,7 +150,7 @@ def _main_table(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
                 _peer(cell),
                 _by_value(cell),
                 _ratio(cell),
-                "" if goal is None else f"{goal[0]} {'yes' if goal[1] else '**no**'}",
+                "" if goal is None else f"{goal[0]} {HOLDS[goal[1]]}",
                 f"{1e3 * reading:.2g} / {1e3 * matrix:.2g}",
                 f"{cell.facts['limit']:.3g}" if cell.peers else "",
             ]
@@ -136,7 +168,9 @@ def _short_of_goal(
     """What the goal would leave time for, where it was missed."""
     rows = []
     for cell in cells:
-        if cell.allowed is None or cell.goal is None or cell.goal[1] or cell.ours.seconds is None:
+        if cell.allowed is None or cell.goal is None or cell.ours.seconds is None:
+            continue
+        if cell.goal[1] is not False:
             continue
         took, limits = cell.ours.seconds, cell.limits(speeds)
         rows.append(
@@ -224,7 +258,7 @@ def _by_value(cell: CellSummary) -> str:
 
 def _ratio(cell: CellSummary) -> str:
     if cell.ratio is None:
-        return ""
+        return "not known" if cell.peers and cell.ours.seconds is not None else ""
     digits = 2 if cell.goal is None or cell.goal[1] else 3  # a miss is not rounded away
     words = f"{'' if cell.best else '> '}{cell.ratio:.{digits}g}"
     return words if cell.ratio >= 1 else f"**{words}**"

@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.run --grid standard``. In every cell ours runs first; ``--factor`` times
 what it took is the time limit of a peer's run, within bounds. Each contestant then sweeps its
-settings, from the loosest tolerance on, until a run meets the gap of the cell or is out of time.
-What met it is repeated in turn with the others, and once more as the first call of a fresh process.
-All runs are kept. Finished cells stay in ``results/GRID.json``; running again does what is missing,
-and ``--fresh`` begins anew.
+settings by the rules of `sweep`: every setting may take the whole limit. What met the gap is
+repeated in turn with the others, and once more as the first call of a fresh process. All runs are
+kept. Finished cells stay in ``results/GRID.json``; running again does what is missing.
+``--fresh`` begins anew. ``--stale`` runs the cells anew in which the settings of today were not
+all tried, those first where this may change a published claim.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from .encoder import text
 from .machine import describe, speeds
 from .objective import Cell, Run, Task, times_to
 from .processes import Process, available
+from .summary import runs_of, summarise
+from .sweep import complete, until_decided
 
 RESULTS = Path(__file__).parent / "results"
-FACTOR = 12.0  # a peer's run may take so many times as long as ours
-SWEEP = 1.3  # no run begins once a sweep has taken so many times the limit of one
-REPETITIONS = {"quick": 2, "standard": 3, "large": 1}
+FACTOR = 12.0  # a peer's run may take so many times as long as ours: more than the goal of 10
+REPETITIONS = {"quick": 2, "standard": 5, "large": 1}
 LIMITS = {"quick": (1.0, 2.0), "standard": (3.0, 60.0), "large": (60.0, 600.0)}  # of a peer's run
 OUR_LIMIT = {"quick": 30.0, "standard": 120.0, "large": 1200.0}
 PEERS = {  # quick: those that neither compile nor need a minute
@@ -115,7 +117,7 @@ class Contest:
             own = [
                 run
                 for sweep in process.module.sweeps(task)
-                for run in _sweep(process, task, self._worth(sweep, cell), cell.gap, limit)
+                for run in self._sweep(process, cell, task, sweep, limit)
             ]
             runs += own
             if name == OURS:
@@ -123,6 +125,18 @@ class Contest:
                 limit = float(np.clip(self.factor * took, low, high))
             _log(cell, name, own)
         return runs, limit
+
+    def _sweep(
+        self,
+        process: Process,
+        cell: Cell,
+        task: Task,
+        settings: list[dict[str, Any]],
+        limit: float,
+    ) -> Iterator[Run]:
+        worth = self._worth(settings, cell)
+        runs = (process.run(task, setting, limit) for setting in worth)
+        return until_decided(runs, cell.gap, limit)
 
     def _worth(self, settings: list[dict[str, Any]], cell: Cell) -> list[dict[str, Any]]:
         """Of large cells, where a run takes minutes, only tolerances close to the gap."""
@@ -175,22 +189,6 @@ def _limit(name: str, limit: float, grid: str) -> float:
     return OUR_LIMIT[grid] if name == OURS else 2 * limit  # the second may be a little slower
 
 
-def _sweep(
-    process: Process, task: Task, settings: list[dict[str, Any]], gap: float, limit: float
-) -> Iterator[Run]:
-    """Runs from the loosest setting on, until one meets `gap` or time is out.
-
-    A run has `limit`; none begins once a sweep has taken a little more.
-    """
-    left = SWEEP * limit
-    for setting in settings:
-        run = process.run(task, setting, limit)
-        left -= run.cpu
-        yield run
-        if run.failed == "out of time" or run.gap <= gap or left <= 0:
-            return
-
-
 def _log(cell: Cell, name: str, runs: list[Run]) -> None:
     met = times_to(runs, cell.gap, "cpu" if cell.threads == 1 else "wall")
     best = min((run.gap for run in runs), default=np.inf)
@@ -205,6 +203,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--contestants", help="comma-separated; else those of the grid")
     parser.add_argument("--factor", type=float, default=FACTOR, help="time of a peer over ours")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument(
+        "--stale", action="store_true", help="run cells anew whose settings were not all tried"
+    )
+    parser.add_argument("--list", action="store_true", help="name the cells, run none")
     parser.add_argument("--first-calls", action="store_true", help="only these anew, of ours")
     parser.add_argument("--max-minutes", type=float, default=float("inf"))
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -222,6 +224,11 @@ def main(arguments: list[str] | None = None) -> None:
         _write(file, results)
         return
     missing = [cell for cell in cells if cell.name not in results["cells"]]
+    if options.stale:
+        missing += stale(cells, results["cells"], names)
+    if options.list:
+        print("\n".join(cell.name for cell in missing))
+        return
     if not missing:
         print(f"{file} has every cell; --fresh measures them anew", file=sys.stderr)
     try:
@@ -240,8 +247,40 @@ def main(arguments: list[str] | None = None) -> None:
         contest.end()
 
 
+def stale(cells: list[Cell], done: dict[str, Any], names: list[str]) -> list[Cell]:
+    """Finished cells in which a peer's settings of today were not all tried.
+
+    First come those that publish a claim which other settings may change: a softmax loss, where
+    the two tolerances of adelie matter most, and cells in which no peer arrived. The quickest
+    come first among equals.
+    """
+    found = []
+    for cell in cells:
+        record = done.get(cell.name)
+        if record is None or _all_tried(cell, record, names):
+            continue
+        claim = record["loss"] == "softmax", summarise(cell.name, record).best is None
+        found.append((not claim[0], not claim[1], record["limit"], cell.name, cell))
+    return [item[-1] for item in sorted(found, key=lambda item: item[:-1])]
+
+
+def _all_tried(cell: Cell, record: dict[str, Any], names: list[str]) -> bool:
+    task, runs = cell.task(), runs_of(record)
+    return all(
+        complete(
+            [run for run in runs if run.contestant == name],
+            contestant(name).sweeps(task),
+            cell.gap,
+            record["limit"],
+        )
+        for name in names
+        if name != OURS and not contestant(name).unfit(task)
+    )
+
+
 def _command(options: argparse.Namespace) -> str:
     words = ["python -m benchmarks.run", f"--grid {options.grid}", f"--factor {options.factor:g}"]
+    words += ["--stale"] if options.stale else []
     return " ".join([*words, f'--only "{options.only}"'] if options.only else words)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .contestants import OURS
 from .objective import GAPS, Run, times_to
+from .sweep import bounded, stopped
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -28,7 +29,8 @@ class Standing:
     loading: float | None  # importing, there
     reached: float  # smallest gap of all runs
     stopped: float  # seconds of the longest run
-    only_stopped: bool  # whether every run was
+    only_stopped: bool  # whether the time limit ended every run
+    bounded: bool  # whether it is known to take longer than the limit, see `sweep.bounded`
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,18 @@ class CellSummary:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long the best peer took; where none arrived, at least so many."""
+        """How many times as long the best peer took.
+
+        Where none arrived it is a lower bound, if the time limit ended every branch of settings
+        of every peer. Otherwise it is not known.
+        """
         if self.ours.seconds is None or not self.peers:
             return None
         if self.best is not None:
             return (self.best.seconds or 0.0) / self.ours.seconds
-        return min(peer.stopped for peer in self.peers) / self.ours.seconds
+        if all(peer.bounded for peer in self.peers):
+            return float(self.facts["limit"]) / self.ours.seconds
+        return None
 
     @property
     def sooner(self) -> bool:
@@ -74,8 +82,8 @@ class CellSummary:
         return min(values) < self._asked_ratio() * (self.ours.seconds or 0.0)
 
     @property
-    def goal(self) -> tuple[str, bool] | None:
-        """What is asked of the cell, and whether it holds."""
+    def goal(self) -> tuple[str, bool | None] | None:
+        """What is asked of the cell, and whether it holds; None where that is not known."""
         if self.facts["goal"] is not None:
             limit = self.facts["goal"]
             took = self.ours.seconds
@@ -83,6 +91,10 @@ class CellSummary:
         if not self.peers:
             return None
         asked = self._asked_ratio()
+        if self.ratio is None and self.ours.seconds is not None:
+            return f"{asked:g}x", None
+        if self.ratio is not None and self.best is None and self.ratio < asked:
+            return f"{asked:g}x", None  # the lower bound is below what is asked
         return f"{asked:g}x", self.ratio is not None and self.ratio >= asked
 
     @property
@@ -133,17 +145,22 @@ class CellSummary:
         return reading, flops / (1e9 * speed["syrk64 GFlop/s"])
 
 
-def summarise(name: str, record: dict[str, Any]) -> CellSummary:
-    """The standings of one cell of ``results/*.json``."""
-    runs = [
+def runs_of(record: dict[str, Any]) -> list[Run]:
+    """All runs of a cell of ``results/*.json``."""
+    return [
         Run(**{**run, "gap": np.inf if run["gap"] is None else run["gap"]})
         for run in record["runs"]
     ]
+
+
+def summarise(name: str, record: dict[str, Any]) -> CellSummary:
+    """The standings of one cell of ``results/*.json``."""
+    runs = runs_of(record)
     clock = "cpu" if record["threads"] == 1 else "wall"
     bound = np.max([run.duals for run in runs if run.duals], axis=0, initial=-np.inf)
     names = list(dict.fromkeys(run.contestant for run in runs))
     standings = {
-        one: _standing(one, [r for r in runs if r.contestant == one], record["gap"], bound, clock)
+        one: _standing(one, [r for r in runs if r.contestant == one], record, bound, clock)
         for one in names
     }
     met = [run for run in runs if run.contestant == OURS and run.duals]
@@ -156,7 +173,10 @@ def summarise(name: str, record: dict[str, Any]) -> CellSummary:
     )
 
 
-def _standing(name: str, runs: list[Run], gap: float, bound: Any, clock: str) -> Standing:
+def _standing(
+    name: str, runs: list[Run], record: dict[str, Any], bound: Any, clock: str
+) -> Standing:
+    gap, limit = record["gap"], record["limit"]
     met = times_to(runs, gap, clock)
     by_gap = {}
     for one in GAPS:
@@ -179,7 +199,8 @@ def _standing(name: str, runs: list[Run], gap: float, bound: Any, clock: str) ->
         first.loading if first else None,
         min((run.gap for run in runs), default=np.inf),
         max((getattr(run, clock) for run in runs if not run.first), default=0.0),
-        all(run.failed == "out of time" for run in runs),
+        all(stopped(run, limit) for run in runs),
+        bounded(runs, limit),
     )
 
 

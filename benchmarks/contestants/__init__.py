@@ -9,7 +9,8 @@ A contestant is a module with
 ``unfit(task)``
     why it cannot solve a task, or "";
 ``sweeps(task)``
-    its settings: for every variant of the method a list, the loosest tolerance first;
+    its settings: for every variant of the method a list, the loosest tolerance first, in which only
+    the last entry of a setting changes;
 ``load()``
     imports its packages;
 ``prepare(task)``
@@ -77,6 +78,6 @@ def by_output(task: Task, solve: Callable[[Task], Solutions]) -> Solutions:
     ]
 
 
-def tolerances(*exponents: int, **fixed: object) -> list[dict[str, object]]:
-    """Settings that differ in ``tol`` alone."""
-    return [{**fixed, "tol": 10.0**exponent} for exponent in exponents]
+def tolerances(*exponents: int, name: str = "tol", **fixed: object) -> list[dict[str, object]]:
+    """Settings that differ in one tolerance alone; that tolerance is their last entry."""
+    return [{**fixed, name: 10.0**exponent} for exponent in exponents]

@@ -6,10 +6,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from benchmarks import check, floor, page, run, scaling
+from benchmarks import check, floor, page, run, scaling, sweep
 from benchmarks.cells import GRIDS, PATH, gated, made
 from benchmarks.contestants import NAMES, contestant
-from benchmarks.objective import GAPS, Cell, Task
+from benchmarks.objective import GAPS, Cell, Run, Task
 from benchmarks.processes import Process
 from benchmarks.summary import RESULTS, read, summarise
 
@@ -80,29 +80,109 @@ def test_standings_follow_from_runs(results):
     assert cell.ratio == pytest.approx(cell.best.seconds / cell.ours.seconds)
     assert cell.goal == ("10x", cell.ratio >= 10)
     assert cell.allowed == pytest.approx(cell.best.seconds / 10)
-    for one in record["runs"]:  # no peer arrives: the ratio is a lower bound
+    for one in record["runs"]:  # no peer arrives, and settings are used up
         if one["contestant"] != "convexformer":
             one["gap"], one["cpu"] = 1e-3, 7.0
-    lower = summarise("one/0.1", record)
-    assert lower.best is None and lower.ratio == pytest.approx(7.0 / cell.ours.seconds)
-    assert not lower.sooner and not lower.short_by_value
-    for one in record["runs"]:  # nor by value
+    unknown = summarise("one/0.1", record)
+    assert unknown.best is None and unknown.ratio is None and unknown.goal == ("10x", None)
+    assert not unknown.sooner and not unknown.short_by_value
+    assert page._ratio(unknown) == "not known" and floor.missed(unknown) is False
+    stopped = json.loads(json.dumps(record))
+    for one in stopped["runs"]:  # no peer arrives, and the limit stopped every setting
         if one["contestant"] != "convexformer":
-            one["cpu"] = 12.0 * cell.ours.seconds
+            one["gap"], one["failed"], one["primals"] = None, "out of time", []
+    for limit, goal in ((12.0, True), (9.0, None)):  # a low bound does not show that a goal fails
+        stopped["limit"] = limit * cell.ours.seconds
+        lower = summarise("one/0.1", stopped)
+        assert lower.best is None and lower.ratio == pytest.approx(limit)
+        assert lower.goal == ("10x", goal) and page._ratio(lower).startswith("> ")
+    for one in record["runs"]:  # one arrives
+        if one["contestant"] != "convexformer":
+            one["gap"], one["cpu"] = 1e-7, 12.0 * cell.ours.seconds
     uncertified = summarise("one/0.1", record)
-    assert uncertified.goal == ("10x", True) and not uncertified.short_by_value
-    for one in record["runs"]:  # but one is done by value
+    assert uncertified.goal == ("10x", True)
+    for one in record["runs"]:  # and another is done by value
         if one["contestant"] != "convexformer" and not one["first"]:
             one["primals"] = next(
                 own["primals"] for own in record["runs"] if own["setting"].get("tol") == 1e-6
             )
-            one["cpu"] = 9.0 * cell.ours.seconds
+            one["cpu"], one["gap"] = 9.0 * cell.ours.seconds, 1e-3
             break
     assert summarise("one/0.1", record).short_by_value
     for one in record["runs"]:  # but one is sooner to a looser gap
         if one["contestant"] != "convexformer":
             one["cpu"] = 1e-9
     assert summarise("one/0.1", record).sooner
+
+
+def _run(cpu, gap=np.inf, failed="", **setting):
+    return Run("peer", setting, cpu=cpu, wall=cpu, gap=gap, failed=failed)
+
+
+LATE = "out of time"
+
+
+@pytest.mark.parametrize(
+    ("runs", "known"),
+    [
+        ([_run(3.0, failed=LATE, tol=1e-3)], True),
+        ([_run(1.0, 0.1, tol=1e-3), _run(3.0, failed=LATE, tol=1e-5)], True),
+        ([_run(3.2, failed="IndexError: index (9) out of range", tol=1e-3)], True),
+        ([_run(2.9, 0.1, tol=1e-3), _run(2.9, 0.1, tol=1e-5)], False),  # cut, or used up
+        ([_run(1.0, failed="ValueError: no", tol=1e-3)], False),
+        ([_run(1.0, failed="not finite", tol=1e-3), _run(3.0, failed=LATE, tol=1e-5)], False),
+        ([_run(3.0, failed=LATE, start="a", tol=1.0), _run(1.0, 0.1, start="b", tol=1.0)], False),
+        ([_run(3.0, failed=LATE, tol=1.0, irls_tol=1.0), _run(1.0, 0.1, tol=0.1, irls_tol=1.0)],
+         False),
+        ([], False),
+    ],
+)  # fmt: skip
+def test_a_lower_bound_holds_only_where_the_limit_ended_every_branch(runs, known):
+    assert sweep.bounded(runs, limit=3.0) is known
+
+
+def test_a_branch_ends_where_the_gap_is_met_or_the_limit_stops_it():
+    loose, tight = _run(2.9, 0.1, tol=1e-3), _run(2.9, 1e-8, tol=1e-5)
+    late, never = _run(3.0, failed=LATE, tol=1e-4), _run(9.0, tol=1e-9)
+    assert list(sweep.until_decided([loose, tight, never], 1e-6, 3.0)) == [loose, tight]
+    assert list(sweep.until_decided([loose, late, never], 1e-6, 3.0)) == [loose, late]
+    crowd = [_run(2.9, 0.1, tol=10.0**-k) for k in range(5)]  # each setting has the whole limit
+    assert list(sweep.until_decided(crowd, 1e-6, 3.0)) == crowd
+
+
+def test_a_sweep_is_complete_when_every_branch_was_decided():
+    sweeps = [[{"start": s, "tol": t} for t in (1e-3, 1e-5)] for s in ("a", "b")]
+    loose, late = _run(1.0, 0.1, start="a", tol=1e-3), _run(3.0, failed=LATE, start="b", tol=1e-3)
+    met = _run(2.0, 1e-7, start="a", tol=1e-5)
+    assert sweep.complete([loose, met, late], sweeps, 1e-6, 3.0)
+    assert not sweep.complete([loose, met], sweeps, 1e-6, 3.0)  # the second branch is missing
+    assert not sweep.complete([loose, late], sweeps, 1e-6, 3.0)  # the first one was cut
+
+
+def test_adelie_tightens_one_tolerance_at_a_time():
+    softmax = made(60, 5, 2, 3, loss="softmax", penalty="token", intercept=True).at(0.1)
+    for branch in contestant("adelie").sweeps(softmax):
+        assert len({one["tol"] for one in branch}) == 1
+        assert len({sweep.branch_of(one) for one in branch}) == 1
+        tight = [one["irls_tol"] for one in branch]
+        assert tight == sorted(tight, reverse=True) and tight[-1] < 1e-16 < branch[0]["tol"]
+    for name in NAMES:  # settings of one branch differ in their last entry alone
+        if not contestant(name).unfit(softmax):
+            for branch in contestant(name).sweeps(softmax):
+                assert len({sweep.branch_of(one) for one in branch}) == 1
+
+
+def test_stale_cells_are_those_whose_settings_were_not_all_tried(results, monkeypatch, capsys):
+    done, cells = read("quick", results)["cells"], _tiny_grid()
+    names = ["convexformer", "cvxpy", "sklearn"]
+    assert run.stale(cells, done, names) == []
+    monkeypatch.setattr(contestant("cvxpy"), "sweeps", lambda _: [[{"other": 1, "tol": 1e-3}]])
+    found = [cell.name for cell in run.stale(cells, done, names)]
+    assert sorted(found) == sorted(done)
+    monkeypatch.setitem(GRIDS, "quick", _tiny_grid)
+    run.main(["--grid", "quick", "--stale", "--list", "--contestants", "cvxpy,sklearn",
+              "--results", str(results)])  # fmt: skip
+    assert capsys.readouterr().out.split() == found
 
 
 def test_what_checking_an_answer_takes_is_on_the_page(results, tmp_path, monkeypatch):
