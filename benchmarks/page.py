@@ -69,10 +69,10 @@ def _found(results: dict[str, Any] | None) -> str:
     bounds = sum(cell.ratio is not None for cell in absent)
     lines = [f"The grid has {len(raced)} cells in which a peer takes part."]
     if ratios:
+        low, middle, high = (_plain(float(np.quantile(ratios, q))) for q in (0, 0.5, 1))
         lines.append(
-            f"In {len(ratios)} of them a peer arrived; the fastest one took {_plain(min(ratios))} "
-            f"to {_plain(max(ratios))} times as long as ours, {_plain(float(np.median(ratios)))} times "
-            "in the median."
+            f"In {len(ratios)} of them a peer arrived; the fastest one took {low} to {high} times as "
+            f"long as ours, {middle} times in the median."
         )
     lines.append(
         f"In {bounds} no peer arrived, and the time limit stopped each of them, whatever its "
