@@ -71,7 +71,7 @@ def _found(results: dict[str, Any] | None) -> str:
     if ratios:
         low, middle, high = (_plain(float(np.quantile(ratios, q))) for q in (0, 0.5, 1))
         lines.append(
-            f"In {len(ratios)} of them a peer arrived; the fastest one took {low} to {high} times as "
+            f"In {len(ratios)} of them a peer arrived; the fastest took {low} to {high} times as "
             f"long as ours, {middle} times in the median."
         )
     lines.append(
