@@ -3,7 +3,7 @@
 from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
 from .cv import ConvexAttentionClassifierCV, ConvexAttentionRegressorCV
 from .path import AttentionPath, attention_path, beta_max
-from .persistence import load_model
+from .persistence import ModelFileError, load_model
 from .pooled import PooledTokens
 from .scaler import TokenScaler
 from .sequence import AttentionMaps, ConvexSequenceRegressor
@@ -26,6 +26,7 @@ __all__ = [
     "ConvexTransformerClassifierCV",
     "ConvexTransformerRegressor",
     "ConvexTransformerRegressorCV",
+    "ModelFileError",
     "PooledTokens",
     "TokenScaler",
     "attention_path",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from difflib import get_close_matches
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,19 +34,6 @@ class CrossValidated(ConvexAttention, Persistent):
     scoring: Any
     selection: str
     n_jobs: int | None
-
-    _saved_arrays: ClassVar[tuple[str, ...]] = (
-        "betas_",
-        "scores_",
-        "mean_scores_",
-        "std_scores_",
-        "standard_errors_",
-    )
-    _saved_values: ClassVar[tuple[str, ...]] = (
-        "beta_fraction_",
-        "best_index_",
-        "best_score_",
-    )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

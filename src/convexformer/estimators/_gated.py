@@ -29,7 +29,6 @@ class Gated(ConvexAttention, Persistent):
     gate_directions_: Array
     gate_thresholds_: Array
 
-    _saved_arrays: ClassVar[tuple[str, ...]] = ("gate_directions_", "gate_thresholds_")
     _groups_name: ClassVar[str] = "(gate, token) pairs"
 
     def _check_parameters(self) -> None:

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import os
+import stat
+import warnings
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
 from sklearn.utils.validation import check_is_fitted
 
 import convexformer
 
+from .._files import write_whole
 from ..problem import Certificate, Offsets
-from ..solvers import TracePoint
-from ._refit import REFIT_ATTRIBUTES
+from ..solvers import Status
+from . import _model_schema as schema
+from ._model_file import Layout, OtherFileError, pack, unpack
 
-FORMAT = "convexformer"
-FORMAT_VERSION = 1
-LABELS = ("classes_", "feature_names_in_", "token_names_", "channel_names_")  # saved if there
+
+class ModelFileError(ValueError):
+    """A file that cannot be loaded as a model.
+
+    Attributes
+    ----------
+    path : Path
+    reason : str
+        What is wrong with the file, and what to do.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be loaded as a model: {self.reason}"
 
 
 class Persistent:
@@ -29,27 +44,13 @@ class Persistent:
 
     _certificate: Certificate
 
-    _saved_arrays: ClassVar[tuple[str, ...]] = ("coef_", "intercept_")
-    _saved_values: ClassVar[tuple[str, ...]] = (
-        "n_iter_",
-        "n_tokens_",
-        "n_channels_",
-        "n_features_in_",
-        "_targets",
-    )
-
-    @classmethod
-    def _saved(cls, kind: str) -> list[str]:
-        """Names that this class and its bases each add to what is saved."""
-        lists = [vars(base).get(f"_saved_{kind}", ()) for base in reversed(cls.__mro__)]
-        return list(dict.fromkeys(name for names in lists for name in names))
-
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a safetensors file, all of it or nothing.
 
         Parameters
         ----------
         path : path-like
+            An existing file keeps its mode; of a symlink, the target is replaced.
         overwrite : bool
             Whether an existing file may be replaced.
 
@@ -57,6 +58,10 @@ class Persistent:
         -----
         Parameters that are no plain data (a splitter, a scoring function, a progress callback) are
         not stored; the loaded model has their defaults. Predictions are the same bit for bit.
+
+        The file carries a checksum of all its bytes, and is checked as `load` checks it before it
+        is written. It is on the disk when `save` returns. What a killed `save` left beside the
+        file (``.name.*.part``) is removed by the next one.
         """
         check_is_fitted(self)
         path = Path(path)
@@ -64,17 +69,20 @@ class Persistent:
             raise FileExistsError(f"{path} exists already. Pass overwrite=True to replace it.")
         if not path.parent.is_dir():
             raise FileNotFoundError(f"The folder {path.parent} of {path.name} does not exist.")
-        refitted = [name for name in REFIT_ATTRIBUTES if hasattr(self, name)]
-        arrays = {
-            name: np.ascontiguousarray(getattr(self, name))
-            for name in (*self._saved("arrays"), *refitted)
-        }
-        header = {
-            "format": FORMAT,
-            "format_version": str(FORMAT_VERSION),
-            "model": json.dumps(self._describe()),
-        }
-        _write(path, to_bytes(arrays, metadata=header))
+        content = pack(self._describe(), self._arrays())
+        try:
+            _model_of(type(self), unpack(content), content)
+        except ValueError as error:
+            raise ValueError(
+                f"This {type(self).__name__} cannot be saved: {_clause(error)}. If parameters or "
+                "attributes were changed after the fit, fit again."
+            ) from error
+        write_whole(path, content)
+
+    def _arrays(self) -> dict[str, NDArray]:
+        names = [*schema.of_bases(schema.AXES, type(self))]
+        names += [name for name in schema.refit_axes(type(self)) if hasattr(self, name)]
+        return {name: getattr(self, name) for name in names}
 
     def _describe(self) -> dict[str, Any]:
         """Everything but the arrays, as JSON data."""
@@ -83,18 +91,23 @@ class Persistent:
             for name, raw in self.get_params(deep=False).items()  # type: ignore[attr-defined]
             if (value := _plain(raw)) is not _NOT_PLAIN
         }
+        values = schema.of_bases(schema.VALUES, type(self))
         described = {
             "library_version": convexformer.__version__,
             "class": type(self).__name__,
             "params": params,
             "certificate": self._certificate.to_dict(),  # of the selection, where refitted
-            "trace": [list(point) for point in self.trace_],
-            "values": {name: _plain(getattr(self, name)) for name in self._saved("values")},
+            "status": self.status_.name if hasattr(self, "status_") else None,
+            "trace": [[_plain(entry) for entry in point] for point in self.trace_],
+            "values": {name: kind(getattr(self, name)) for name, kind in values.items()},
         }
-        for name in LABELS:
+        for name in schema.LABELS:
             if hasattr(self, name):
                 described[name] = _labels_to_json(name, getattr(self, name))
         return described
+
+    status_: Status
+    trace_: list[Any]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -108,45 +121,90 @@ class Persistent:
         -------
         estimator
             Fitted, of the class that was saved.
+
+        Raises
+        ------
+        ModelFileError
+            If the file is damaged, of another kind, or of a later format. It is a ValueError.
+
+        Notes
+        -----
+        Before an array is made, the checksum is compared, and that all sizes agree with each other
+        and with the file. Then arrays must be finite, the certificate's figures must agree with
+        each other and with the coefficients, and parameters must be valid. A checksum finds
+        damage, not malice: whoever can write the file can write another checksum.
+
+        Files of format 1, which the first versions of the library wrote, have no checksum: all
+        else is checked, and a warning says that damage may go unnoticed. Save such a model again.
         """
-        described, arrays = _read(Path(path))
-        name = described.get("class", "model without a class")
-        kind = cls if name == cls.__name__ else getattr(convexformer, name, None)
-        if not (isinstance(kind, type) and issubclass(kind, cls)):
-            raise ValueError(
-                f"{path} holds a {name}, not a {cls.__name__}. Load it with {name}.load, or with "
-                "convexformer.load_model."
-            )
+        path = Path(path)
+        content = _content(path)
         try:
-            model = kind(**{key: _unplain(value) for key, value in described["params"].items()})
-            model._restore(described, arrays)
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} is not a whole {name} as convexformer {convexformer.__version__} knows it "
-                f"({error}); it was written by {described.get('library_version')}. Save it again."
+            layout = unpack(content)
+            model = _model_of(_class_of(cls, layout), layout, content)
+        except OtherFileError as error:
+            raise ModelFileError(path, str(error)) from error
+        except ValueError as error:
+            raise ModelFileError(
+                path, f"{_clause(error)}. Save the model again, or fetch the file again."
             ) from error
+        if layout.version == 1:
+            warnings.warn(
+                f"{path} has no checksum (format 1), so damage to its numbers may go unnoticed. "
+                "Save the model again to add one.",
+                UserWarning,
+                stacklevel=3 if cls is Persistent else 2,
+            )
         return model
 
-    def _restore(self, described: dict[str, Any], arrays: dict[str, NDArray]) -> None:
-        for name in self._saved("arrays"):
-            setattr(self, name, arrays[name])
-        for name in REFIT_ATTRIBUTES:
-            if name in arrays:
-                setattr(self, name, arrays[name])
-        for name in self._saved("values"):
-            setattr(self, name, described["values"][name])
-        for name in LABELS:
+    def _restore(self, layout: Layout, content: bytearray) -> None:
+        """Set fitted attributes from a file whose layout was checked."""
+        described = layout.description
+        arrays = schema.read_arrays(layout, content)
+        for name, value in (arrays | described["values"]).items():
+            setattr(self, name, value)
+        for name in schema.LABELS:
             if name in described:
-                stored = described[name]
-                setattr(self, name, np.array(stored["values"], dtype=stored["dtype"]))
-        figures = described["certificate"]
-        self._certificate = Certificate(
-            *(figures[name] for name in ("primal", "dual", "beta", "beta_max")),
-            negligible=figures.get("negligible", 0.0),  # earlier versions did not write it
-        )
+                setattr(self, name, schema.labels_array(described[name]))
+        self._certificate = schema.read_certificate(described["certificate"])
         self.beta_, self.beta_max_ = self._certificate.beta, self._certificate.beta_max
-        self.trace_ = [TracePoint(*point) for point in described["trace"]]
+        self.trace_ = schema.read_trace(described["trace"], described["values"]["n_iter_"])
+        if (status := schema.read_status(described.get("status"))) is not None:
+            self.status_ = status
+        elif self._certificate.relative_gap <= self.tol:  # type: ignore[attr-defined]
+            self.status_ = Status.CONVERGED  # format 1 does not say why others stopped
         self._set_coefficients(arrays["coef_"], arrays["intercept_"])  # type: ignore[attr-defined]
+        schema.check_agreement(self)
+
+
+def _class_of(asked: type[Persistent], layout: Layout) -> type[Any]:
+    """The class that a file names, if `asked` may be it."""
+    name = layout.description.get("class")
+    if name == asked.__name__ and asked is not Persistent:  # also classes that users derive
+        return asked
+    if not (isinstance(name, str) and name.startswith("Convex") and name in convexformer.__all__):
+        raise OtherFileError(
+            "it holds a model of a class that convexformer does not have. Load a model of your own "
+            "class with the load method of that class."
+        )
+    kind: type[Any] = getattr(convexformer, name)
+    if not issubclass(kind, asked):
+        raise OtherFileError(
+            f"it holds a {name}, not a {asked.__name__}. Load it with {name}.load or "
+            "convexformer.load_model."
+        )
+    return kind
+
+
+def _model_of(kind: type[Any], layout: Layout, content: bytearray) -> Any:
+    """The model of a file; a ValueError says what is wrong with the file."""
+    schema.check_layout(kind, layout)
+    params = layout.description["params"]
+    model = kind(**{name: schema.read_param(name, value) for name, value in params.items()})
+    schema.check_tokens_parameters(model, layout.description["values"]["n_tokens_"])
+    model._check_parameters()
+    model._restore(layout, content)
+    return model
 
 
 def load_model(path: str | os.PathLike[str]) -> Any:
@@ -161,6 +219,12 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     -------
     estimator
         Fitted.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged, of another kind, or of a later format; see
+        :meth:`ConvexAttentionRegressor.load` for what is checked. It is a ValueError.
 
     Examples
     --------
@@ -177,51 +241,25 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     return Persistent.load(path)
 
 
-# Files ----------------------------------------------------------------------------------------
+def _content(path: Path) -> bytearray:
+    """All bytes of a file; devices and pipes, which may never end, are refused."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFileError(path, "it is no regular file. Pass a file that save wrote.")
+        content = bytearray(status.st_size)
+        read = file.readinto(content)
+    return content[:read]
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write beside `path`, then move into place: a reader never sees half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray]]:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} cannot be read as a safetensors file ({error}): it is truncated, damaged or "
-            "of another kind. Save the model again."
-        ) from error
-    if header.get("format") != FORMAT:
-        raise ValueError(
-            f"{path} is a safetensors file but holds no convexformer model. Pass a file written "
-            "by an estimator's save method."
-        )
-    version = header.get("format_version")
-    if version != str(FORMAT_VERSION):
-        raise ValueError(
-            f"{path} has model format version {version}; this convexformer "
-            f"{convexformer.__version__} reads version {FORMAT_VERSION}. Use the convexformer that "
-            "wrote it, or save the model again."
-        )
-    try:
-        return json.loads(header["model"]), arrays
-    except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"The description of the model in {path} is damaged ({error!r}). Save the model again."
-        ) from error
+def _clause(error: ValueError) -> str:
+    """What an error says, to be continued."""
+    return str(error).rstrip(".")
 
 
 # Values ---------------------------------------------------------------------------------------
@@ -244,12 +282,6 @@ def _plain(value: Any) -> Any:
         items = [_plain(item) for item in value]
         return _NOT_PLAIN if any(item is _NOT_PLAIN for item in items) else items
     return value if value is None or isinstance(value, (bool, int, float, str)) else _NOT_PLAIN
-
-
-def _unplain(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return Offsets(*value["offsets"]) if "offsets" in value else dict(map(tuple, value["pairs"]))
 
 
 def _labels_to_json(name: str, labels: NDArray) -> dict[str, Any]:

@@ -144,9 +144,6 @@ class ConvexSequenceRegressor(RegressorMixin, Refittable, BaseEstimator, Persist
     True
     """
 
-    _saved_arrays = ("coef_", "intercept_")
-    _saved_values = ("n_iter_", "n_tokens_", "n_channels_", "n_outputs_", "n_features_in_")
-
     coef_: Array
     intercept_: Array
 
