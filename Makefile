@@ -9,7 +9,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/*
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-stale bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test certificates clean
+.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-stale bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test certificates fuzz clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ kill-test: $(DEV)  ## Kill the training loop at 20 random moments; its curve mus
 
 certificates: $(DEV)  ## Judge certificates of 4,000 hostile problems in exact arithmetic; a minute
 	OMP_NUM_THREADS=1 HOSTILE=4000 $(BIN)/python -m pytest -q -n 2 tests/problem/test_bounds.py
+
+fuzz: $(DEV)  ## Load 20,000 damaged model files; none may load or cost memory; a few minutes
+	OMP_NUM_THREADS=1 MUTATIONS=20000 $(BIN)/python -m pytest -q -n 2 tests/estimators/test_mutations.py
 
 # The benchmark: ours and CVXPY in .venv, peers in environments of their own with exact versions.
 VENVS  := benchmarks/.venvs

@@ -2,12 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import convexformer as cf
+from convexformer.estimators._model_file import CHECKSUM, checksum
 
 
 def test_version(run):
@@ -292,9 +294,11 @@ def snapshot(folder):
         ("path data.npz --target y --out no/folder", "does not exist; create it"),
         ("path data.npz --target y --eps 2", "eps"),
         ("explain none.st", "there is no file"),
-        ("explain data.npz", "cannot be read as a safetensors file"),
+        ("explain data.npz", "no safetensors file"),
+        ("explain spoilt.st", "checksum does not agree"),
+        ("predict spoilt.st data.npz --out new.csv", "checksum does not agree"),
         ("explain cut.st", "truncated"),
-        ("explain newer.st", "format version 99"),
+        ("explain newer.st", "format version 9"),
         ("explain foreign.st", "holds no convexformer model"),
         ("explain good.st --tokens A,B", "2 names and the model 3"),
         ("explain good.st --tokens A,B,A", "same name twice"),
@@ -337,9 +341,8 @@ def place(tmp_path_factory, arrays):
     cf.ConvexAttentionRegressor().fit(X, y).save(folder / "good.st")
     model = (folder / "good.st").read_bytes()
     (folder / "cut.st").write_bytes(model[:-20])
-    version = b'"format_version":"1"'
-    assert version in model
-    (folder / "newer.st").write_bytes(_resized(model, version, b'"format_version":"99"'))
+    (folder / "spoilt.st").write_bytes(model[:-40] + b"8 others" + model[-32:])
+    (folder / "newer.st").write_bytes(_of_version(model, b"9"))
     from safetensors.numpy import save_file
 
     save_file({"a": np.zeros(3)}, folder / "foreign.st")
@@ -350,11 +353,25 @@ def place(tmp_path_factory, arrays):
     return folder
 
 
-def _resized(model, old, new):
-    """Replace a piece of a safetensors header, whose length comes first."""
-    length = int.from_bytes(model[:8], "little")
-    header = model[8 : 8 + length].replace(old, new)
-    return len(header).to_bytes(8, "little") + header + model[8 + length :]
+def _of_version(model, version):
+    """The same model as a file of another format."""
+    newer = bytearray(model.replace(b'"format_version":"2"', b'"format_version":"%s"' % version))
+    newer[CHECKSUM] = checksum(newer)
+    assert newer != model
+    return newer
+
+
+def test_old_models_are_read_with_a_warning(run):
+    old = (
+        Path(__file__).parents[1]
+        / "estimators"
+        / "models"
+        / "ConvexAttentionClassifier.safetensors"
+    )
+    result = run("explain", old)
+    assert "Certified optimum" in result.stdout
+    assert result.stderr.startswith("warning: ") and "has no checksum (format 1)" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_force_overwrites(run, model, npz, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import warnings
 from pathlib import Path
 
@@ -65,12 +66,15 @@ def test_json_has_no_nan_and_no_numpy():
     }
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    def fail(*paths):
+        raise OSError(28, "No space left on device")
+
     file = tmp_path / "f.txt"
     file.write_text("old")
-    with pytest.raises(RuntimeError), _console.replacing(file) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(_console.InputError, match=r"f\.txt cannot be written: No space left"):
+        _console.write(file, "new")
     assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
 
 

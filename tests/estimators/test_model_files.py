@@ -102,7 +102,7 @@ def test_later_formats_ask_for_an_upgrade(path, model):
     forge(path, version=3)
     assert "format version 3" in reason(path)
     assert reason(path).endswith("reads versions up to 2. Upgrade convexformer.")
-    forge(path, version="two")
+    forge(path, version="x")
     assert "metadata are damaged" in reason(path)
 
 

@@ -3,6 +3,7 @@
 ``MUTATIONS=20000`` (or ``make fuzz``) tries so many files in place of the few of a usual run.
 """
 
+import math
 import os
 import time
 import tracemalloc
@@ -18,7 +19,8 @@ from convexformer import ModelFileError, load_model
 from convexformer.estimators._model_file import CHECKSUM, checksum
 
 MODELS = sorted(Path(__file__).with_name("models").glob("*.safetensors"))  # of format 1
-TRIED = int(os.environ.get("MUTATIONS", "1350")) // (3 * len(MODELS))  # of each file, in each test
+MUTATIONS = int(os.environ.get("MUTATIONS", "1350"))
+TRIED = math.ceil(MUTATIONS / (3 * len(MODELS)))  # of each model, in each of the three tests
 SECONDS = 2.0  # for one file, on a busy machine
 MEMORY = 4_000_000  # bytes besides 2 copies of the file
 

@@ -243,6 +243,23 @@ def test_files_give_the_same_network(X, index, tmp_path):
     network.save(tmp_path / "network.safetensors", overwrite=True)
 
 
+def test_damaged_files_are_refused_in_words(tmp_path):
+    path = tmp_path / "network.safetensors"
+    networks()[0].save(path)
+    whole = path.read_bytes()
+    for damaged in (
+        whole[:-1],
+        whole.replace(b'\\"class\\"', b'\\"clams\\"'),
+        whole.replace(b'\\"config\\": {', b'\\"config\\": ['),
+        whole.replace(b'"network":', b'"netwalk":'),
+        b"",
+    ):
+        assert damaged != whole
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"network.safetensors (is|holds a) damaged"):
+            load_network(path)
+
+
 def test_other_files_are_refused(tmp_path):
     from safetensors.numpy import save_file
 

@@ -17,6 +17,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
+from .._files import write_whole
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -185,19 +187,7 @@ def check_folder(folder: Path, names: Sequence[str], force: bool) -> list[Path]:
 def write(path: Path, content: bytes | str) -> None:
     """Write a file whole or not at all: an old one stays until the new one is complete."""
     path.parent.mkdir(exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to, moved over it when the body has succeeded."""
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        write_whole(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)

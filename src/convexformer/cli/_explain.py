@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_output, emit, friendly, out
+from ._console import InputError, check_output, emit, friendly, out, warned
 from ._figures import FIGURES, headless, save
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def explain(
     from .._names import model_names
     from ._words import describe, proof_words, usage
 
-    fitted = load_model(model)
+    with warned():
+        fitted = load_model(model)
     if hasattr(fitted, "attention_maps_"):
         raise InputError(
             f"{model} holds a {type(fitted).__name__}, which explain does not know; load it in "

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_output, emit, friendly, out, write
+from ._console import InputError, check_output, emit, friendly, out, warned, write
 
 Model = Annotated[Path, typer.Argument(help="A model saved by fit.", metavar="MODEL")]
 Data = Annotated[
@@ -34,7 +34,8 @@ def predict(
 
     if out.suffix.lower() != ".csv":
         raise InputError(f"predictions are a table of commas; name it .csv, not {out.name}.")
-    fitted = load_model(model)
+    with warned():
+        fitted = load_model(model)
     by_offset = getattr(fitted, "tokens", "absolute") != "absolute"
     if by_offset or hasattr(fitted, "attention_maps_"):
         what = "tokens=Offsets" if by_offset else type(fitted).__name__

@@ -309,7 +309,7 @@ def _check_choice(model: Any) -> None:
 
 def read_param(name: str, value: Any) -> Any:
     """A parameter from its JSON data."""
-    if isinstance(value, list) and _is_plain(value, depth=3):
+    if isinstance(value, list) and _is_plain(value, depth=4):
         return value
     if name == "tokens" and isinstance(value, dict):
         return _offsets(value)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from .._files import write_whole
 from ..problem.losses import Loss
 from ._losses import total_loss
 
@@ -75,22 +76,32 @@ class Network(nn.Module, ABC):
             raise FileExistsError(f"{path} exists already. Pass overwrite=True to replace it.")
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
         description = json.dumps({"class": type(self).__name__, "config": self.config})
-        save_file(tensors, path, {"format": FORMAT, "network": description})
+        write_whole(path, save(tensors, {"format": FORMAT, "network": description}))
 
 
 def read_network(path: str | os.PathLike[str], classes: dict[str, type[Network]]) -> Network:
     """A network of one of `classes` from a file."""
-    with safe_open(path, framework="pt") as file:
-        header = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is damaged or no safetensors file ({error}). Save the network again."
+        ) from error
     if header.get("format") != FORMAT:
         raise ValueError(f"{path} holds no network. Pass a file written by a network's save.")
-    described = json.loads(header["network"])
-    kind = classes[described["class"]]
-    arrays = {name: tensors[name] for name in kind._array_arguments if name in tensors}
-    with torch.random.fork_rng(devices=[]):  # the start it draws is overwritten
-        network = kind(**described["config"], **arrays)
-    network.load_state_dict(tensors, assign=True)
+    try:
+        described = json.loads(header["network"])
+        kind = classes[described["class"]]
+        arrays = {name: tensors[name] for name in kind._array_arguments if name in tensors}
+        with torch.random.fork_rng(devices=[]):  # the start it draws is overwritten
+            network = kind(**described["config"], **arrays)
+        network.load_state_dict(tensors, assign=True)
+    except Exception as error:  # as many kinds as there are ways to damage a file
+        raise ValueError(
+            f"{path} holds a damaged network ({type(error).__name__}). Save the network again."
+        ) from error
     return network
 
 
