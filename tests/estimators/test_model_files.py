@@ -179,7 +179,7 @@ def test_parts_must_agree_whatever_the_checksum_says(path, model, case):
 
 
 FORGED_CHOICES = {
-    "grid": ({"params": {"n_betas": 10**15}}, "n_betas disagrees"),
+    "grid": ({"params": {"n_betas": 10**15}}, "n_betas exceeds"),
     "index": ({"values": {"best_index_": 99}}, "best_index_ or betas_"),
     "fraction": ({"values": {"beta_fraction_": 0.5}}, "beta_fraction_ or best_score_ disagree"),
     "means": ({"arrays": {"mean_scores_": np.ones(4)}}, "mean_scores_ disagree"),

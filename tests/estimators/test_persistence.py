@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.numpy import load_file
 from sklearn.model_selection import KFold
 
@@ -15,6 +16,7 @@ from convexformer import (
     ConvexAttentionClassifierCV,
     ConvexAttentionRegressor,
     ConvexAttentionRegressorCV,
+    ConvexTransformerRegressor,
     ModelFileError,
     load_model,
 )
@@ -104,6 +106,23 @@ def test_cv_round_trip(path, kind):
     assert again.beta_fraction_ == model.beta_fraction_
     assert again.betas == [0.5, 0.1]
     assert again.cv is None  # no plain data: not stored
+
+
+@pytest.mark.parametrize("kind", [pd.Series, torch.tensor, np.array, tuple])
+def test_parameters_of_any_array_type_round_trip(path, kind):
+    weights = [0.5, 0.25, 1.0, 2.0]
+    model = ConvexAttentionRegressorCV(betas=kind([0.5, 0.25, 0.125]), token_weights=kind(weights))
+    model.set_params(cv=2).fit(X, y).save(path)
+    again = load_model(path)
+    assert again.betas == [0.5, 0.25, 0.125]
+    assert again.token_weights == weights
+
+
+def test_given_gates_round_trip(path):
+    gates = (np.zeros((1, 4, 3)), np.array([np.inf]))
+    model = ConvexTransformerRegressor(gates=gates).fit(X, y)
+    model.save(path)
+    np.testing.assert_array_equal(load_model(path).predict(X), model.predict(X))
 
 
 def test_loaded_model_is_whole(path):

@@ -61,6 +61,7 @@ LABELS = ("classes_", "feature_names_in_", "token_names_", "channel_names_")  # 
 DESCRIPTION = {"library_version", "class", "params", "certificate", "trace", "values"}
 LABEL_DTYPE = re.compile(r"object|\|b1|[|<>][iu][1248]|[<>]f[248]|[<>]U(?P<width>\d{1,9})")
 LABEL_BYTES = 1 << 24  # labels of fixed width may take so much memory, whatever their text takes
+MOST_BETAS = 100_000  # of a path; checking the parameters makes an array of so many
 ROUNDING = 1e-9  # relative; more than sums of floats differ by between machines
 LARGEST = 1e150  # coefficients whose squares are within float64
 
@@ -94,8 +95,9 @@ def check_layout(kind: type, layout: Layout) -> None:
     if not isinstance(params, dict) or not set(params) <= set(known):
         raise ValueError(f"a {kind.__name__} has the parameters {_listed(known)} and no others")
     _check_values(kind, description["values"], axes, params.get("tokens"))
-    if "betas" in axes and params.get("betas") is None and params.get("n_betas") != axes["betas"]:
-        raise ValueError("n_betas disagrees with betas_")
+    n_betas = params.get("n_betas")
+    if type(n_betas) is int and n_betas > MOST_BETAS:
+        raise ValueError(f"n_betas exceeds {MOST_BETAS}")
     _check_labels(kind, description, axes)
 
 
@@ -167,7 +169,8 @@ def labels_of(name: str, stored: Any, length: int) -> list[Any]:
     match = LABEL_DTYPE.fullmatch(dtype) if isinstance(dtype, str) else None
     if match is None or not isinstance(labels, list) or len(labels) != length:
         raise ValueError(f"{name} must be {length} labels of a known dtype")
-    fits = _fits(dtype, labels) and (name == "classes_" or dtype[-2:-1] not in ("i", "u", "f", "b"))
+    text = dtype == "object" or match["width"] is not None
+    fits = _fits(dtype, labels) and (text or name == "classes_")
     if match["width"] is not None:
         width = int(match["width"])
         fits = fits and all(len(label) <= width for label in labels)

@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
@@ -269,9 +268,7 @@ _NOT_PLAIN = object()
 
 def _plain(value: Any) -> Any:
     """`value` as JSON data, or `_NOT_PLAIN`."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "tolist"):  # arrays and scalars of NumPy, tensors, columns of tables
         value = value.tolist()
     if isinstance(value, Offsets):
         return {"offsets": [value.low, value.high, list(value.landmarks)]}
