@@ -79,7 +79,7 @@ kill-test: $(DEV)  ## Kill the training loop at 20 random moments; its curve mus
 certificates: $(DEV)  ## Judge certificates of 4,000 hostile problems in exact arithmetic; a minute
 	OMP_NUM_THREADS=1 HOSTILE=4000 $(BIN)/python -m pytest -q -n 2 tests/problem/test_bounds.py
 
-fuzz: $(DEV)  ## Load 20,000 damaged model files; none may load or cost memory; a few minutes
+fuzz: $(DEV)  ## Load 3 x 20,000 damaged model files: none may load, or cost memory; 10 minutes
 	OMP_NUM_THREADS=1 MUTATIONS=20000 $(BIN)/python -m pytest -q -n 2 tests/estimators/test_mutations.py
 
 # The benchmark: ours and CVXPY in .venv, peers in environments of their own with exact versions.

@@ -1,6 +1,7 @@
 """What is extracted is what the model computes, whole, and the same after an interruption."""
 
 import copy
+import json
 import os
 import random
 import signal
@@ -292,6 +293,21 @@ def test_a_damaged_file_is_named_and_one_that_is_lost_is_made_anew(bert, texts, 
             Activations.open(tmp_path)[2]
     extract(bert, texts, LAYER, tmp_path, batch_size=2)
     assert _bytes(found.folder) == whole
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "index.json"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"\xff", b"[" * 100_000, b'{"lengths": [1]}', b'{"lengths": [1, 2, 3, 4, -5]}'],
+    ids=["empty", "list", "bytes", "deep", "few", "negative"],
+)
+def test_a_damaged_description_is_named(bert, texts, tmp_path, name, content):
+    extract(bert, texts, LAYER, tmp_path)
+    if name == "recipe.json" and content.startswith(b"{"):
+        content = json.dumps({"format": "convexformer activations 1"}).encode()
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name} is damaged: .*run extract again"):
+        Activations.open(tmp_path)
 
 
 def test_another_extraction_is_not_mixed_in(bert, texts, tmp_path):

@@ -51,9 +51,11 @@ class Recipe:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        fields = json.loads((folder / RECIPE).read_text())
+        fields = read_json(folder / RECIPE)
         if fields.get("format") != FORMAT:
             raise ValueError(f"{folder} is of another format: {fields.get('format')!r}.")
+        if fields.keys() != cls.__dataclass_fields__.keys() or not isinstance(fields["keep"], list):
+            raise _damaged(folder / RECIPE, "it does not say all of what was extracted")
         return cls(**fields | {"keep": tuple(fields["keep"])})
 
     def write(self, folder: Path) -> None:
@@ -134,7 +136,11 @@ class Activations:
                 f"{self.folder} holds an extraction that did not end; run the same extract again, "
                 "it goes on where it stopped."
             )
-        index = json.loads((self.folder / INDEX).read_text())
+        lengths = read_json(self.folder / INDEX).get("lengths")
+        if not isinstance(lengths, list) or len(lengths) != self.recipe.n_texts:
+            raise _damaged(self.folder / INDEX, "it does not have a length of every text")
+        if not all(type(length) is int and 0 <= length < 2**31 for length in lengths):
+            raise _damaged(self.folder / INDEX, "lengths of texts are no whole numbers")
         self.model, self.layer, self.n_layers = (
             self.recipe.model, self.recipe.layer, self.recipe.n_layers,
         )  # fmt: skip
@@ -142,7 +148,7 @@ class Activations:
             self.recipe.n_heads, self.recipe.head_dim, self.recipe.dim,
         )  # fmt: skip
         self.keep = self.recipe.keep
-        self.lengths: NDArray[np.intp] = np.array(index["lengths"], dtype=np.intp)
+        self.lengths: NDArray[np.intp] = np.array(lengths, dtype=np.intp)
         self._opened: tuple[int, Any] | None = None
 
     @classmethod
@@ -245,6 +251,21 @@ class Activations:
         if self._opened is None or self._opened[0] != number:
             self._opened = number, open_shard(self.folder / shard_name(number))
         return self._opened[1]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"{type(error).__name__}") from error
+    if not isinstance(content, dict):
+        raise _damaged(path, "it holds no JSON object")
+    return content
+
+
+def _damaged(path: Path, reason: str) -> ValueError:
+    return ValueError(f"{path} is damaged: {reason}. Remove its folder, and run extract again.")
 
 
 def open_shard(path: Path) -> Any:

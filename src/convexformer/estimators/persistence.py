@@ -42,6 +42,8 @@ class Persistent:
     """Adds `save` and `load` to an estimator."""
 
     _certificate: Certificate
+    status_: Status
+    trace_: list[Any]
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a safetensors file, all of it or nothing.
@@ -104,9 +106,6 @@ class Persistent:
             if hasattr(self, name):
                 described[name] = _labels_to_json(name, getattr(self, name))
         return described
-
-    status_: Status
-    trace_: list[Any]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -247,8 +246,8 @@ def _content(path: Path) -> bytearray:
         if not stat.S_ISREG(status.st_mode):
             raise ModelFileError(path, "it is no regular file. Pass a file that save wrote.")
         content = bytearray(status.st_size)
-        read = file.readinto(content)
-    return content[:read]
+        del content[file.readinto(content) :]  # where the file was cut meanwhile
+    return content
 
 
 def _open_at_once(path: str, flags: int) -> int:
