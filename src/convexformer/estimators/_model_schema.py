@@ -222,6 +222,8 @@ def read_arrays(layout: Layout, content: bytearray) -> dict[str, Array]:
 def read_certificate(figures: Any) -> Certificate:
     """A certificate whose figures agree with each other."""
     names = {"primal", "dual", "beta", "beta_max", "negligible", "gap", "relative_gap"}
+    if isinstance(figures, dict):
+        figures = {"negligible": 0.0} | figures  # the first files of format 1 did not have it
     if not isinstance(figures, dict) or figures.keys() != names:
         raise ValueError(f"its certificate must have {_listed(names)}")
     if not all(type(figure) is float and np.isfinite(figure) for figure in figures.values()):
