@@ -64,7 +64,7 @@ def altered(content, seed):
 def check_usable(model):
     """What passes all checks must at least be whole: finite, and able to predict."""
     assert np.all(np.isfinite(model.coef_))
-    assert model._certificate.dual <= model._certificate.primal
+    assert model._certificate.relative_gap >= -1e-9  # rounding
     X = np.zeros((2, model.n_tokens_, model.n_channels_))
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,6 +1,7 @@
 """Models on disk: the same bits back, and clear words about anything else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,14 @@ def test_unconverged_model_keeps_its_status(path):
     again = load_model(path)
     assert again.status_ is model.status_ is Status.TIME
     assert again.certificate_ == model.certificate_
+
+
+def test_gap_below_zero_by_rounding_is_kept(path):
+    model = ConvexAttentionRegressor().fit(X, y)
+    proved = model.certificate_
+    model._certificate = replace(proved, dual=float(np.nextafter(proved.primal, np.inf)))
+    model.save(path)
+    assert load_model(path).certificate_ == model.certificate_
 
 
 def test_own_class_round_trip(path):

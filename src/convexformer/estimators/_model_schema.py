@@ -232,7 +232,7 @@ def read_certificate(figures: Any) -> Certificate:
         *(figures[name] for name in ("primal", "dual", "beta", "beta_max", "negligible"))
     )
     least = min(figures[name] for name in ("primal", "beta", "beta_max", "negligible"))
-    if not (certificate.dual <= certificate.primal and least >= 0):
+    if not (certificate.dual <= certificate.primal * (1 + ROUNDING) and least >= 0):
         raise ValueError(f"{certificate} is none: dual exceeds primal, or a figure is negative")
     if certificate.to_dict() != figures:
         raise ValueError("the gap of its certificate is not primal - dual")
