@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from scipy.linalg import null_space
 
 from convexformer.nn import train_starts
 
@@ -36,3 +37,26 @@ def lowest(make, X, Y, loss, beta, steps=600):
         every=steps,
     )
     return runs.lowest.numpy()
+
+
+def fewer_heads(X, Z):
+    """Coefficients with the same scores, no more penalty, and at most min(n, N) rows per output.
+
+    Caratheodory's argument (docs/theory.md): scores of one output are ``sum_k t_k u_k``, with
+    ``t_k`` the norm of row k and ``u_k`` the scores of that row at norm one. While the ``u_k`` are
+    dependent, the norms can move along a null vector, without more penalty, until one of them is
+    zero.
+    """
+    Z = Z.copy()
+    for z in np.moveaxis(Z, 2, 0):  # (n, d), a view
+        while np.any(z):
+            used = np.flatnonzero(np.any(z, axis=1))
+            t = np.linalg.norm(z[used], axis=1)
+            null = null_space(np.einsum("ikd,kd->ik", X[:, used], z[used] / t[:, None]))
+            if null.shape[1] == 0:
+                break
+            move = null[:, 0] * (1.0 if null[:, 0].sum() >= 0 else -1.0)
+            ratio = np.divide(t, move, out=np.full_like(t, np.inf), where=move > 0)
+            z[used] *= (1 - ratio.min() * move / t)[:, None]
+            z[used[np.argmin(ratio)]] = 0.0
+    return Z
