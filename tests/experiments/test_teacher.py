@@ -8,7 +8,7 @@ import pytest
 from matplotlib import pyplot as plt
 from tests.small_models import WORDS, make_bert, save
 
-from convexformer.experiments import teacher, teacher_page
+from convexformer.experiments import teacher, teacher_claims
 from convexformer.experiments.teacher_convex import ConvexStudent, fit
 from convexformer.experiments.teacher_data import (
     TARGETS,
@@ -295,7 +295,8 @@ def row(student, loss, curve=(1.0, 0.5), **more):
 
 def told(*rows):
     results = {"rows": list(rows), "labels": LABELS, "targets": TARGETS, "text": "prose"}
-    return " ".join(teacher_page.findings(results | {"missing": {}})), results
+    sentences = [*teacher_claims.summary(results), *teacher_claims.findings(results)]
+    return " ".join(sentences), results
 
 
 def test_sentences_follow_the_numbers():
@@ -312,21 +313,35 @@ def test_a_loss_that_still_falls_is_told():
     words, _ = told(convex, falling)
     assert "still falling when its steps were used up" in words and "Not converged" in words
     steady = row("softmax-1", 0.5, [*np.geomspace(1, 0.5, 20), 0.5, 0.5, 0.5, 0.5])
-    words, results = told(convex, steady)
+    words, _ = told(convex, steady)
     assert "falling" not in words and "Not converged" not in words
-    ends = teacher_page._ends(results)
-    assert "of 1 tuned students 1 chose its largest learning rate and 1 its smallest" in ends
+
+
+def test_who_chose_the_largest_learning_rate_is_said_to_be_able_to_do_better():
+    convex, head = row("offsets", 0.4), row("softmax-1", 0.5)
+    words, _ = told(convex, head)
+    assert "Of 1 tuned trained students 1 chose the largest learning rate" in words
+    assert "The head chose the largest learning rate of its grid and might do better." in words
+    assert "The other chose the largest" in words and "beaten" not in words
+    inside, _ = told(convex, head | {"lr": 3e-3})
+    assert "trained students 0 chose the largest" in inside and "might do better." not in inside
+    assert (
+        "no convex student has a lower loss than a single" in told(convex, row("softmax-1", 0.3))[0]
+    )
 
 
 def test_convex_wins_only_over_students_that_were_run_to_their_end():
     convex, perceptron = row("offsets", 0.2), row("perceptron", 0.3)
     assert "ahead of what was run" in told(convex, perceptron)[0]
     done = row("softmax-12", 0.4)
-    assert "Convex wins." in told(convex, perceptron, done)[0]
-    assert "Convex wins." in told(convex, row("perceptron", 0.5), done)[0]
+    assert "Convex is ahead of what was run." in told(convex, perceptron, done)[0]
+    assert "Convex is ahead of what was run." in told(convex, row("perceptron", 0.5), done)[0]
     falling = row("softmax-12", 0.4, np.geomspace(1, 0.4, 20))
     words, _ = told(convex, perceptron, falling)
-    assert "ahead, but" in words and "last step: softmax attention, 12 heads (0.400)." in words
+    assert (
+        "ahead of what was run, but" in words
+        and "last step: softmax attention, 12 heads (0.400)." in words
+    )
     assert "Convex loses." in told(row("offsets", 0.35), perceptron, falling)[0]
 
 

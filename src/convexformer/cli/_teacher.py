@@ -132,9 +132,9 @@ def _short(lessons: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tell(source: str, sizes: tuple[int, ...], rows: list[dict[str, Any]]) -> None:
+    from convexformer.experiments.teacher_claims import still_falls
     from convexformer.experiments.teacher_data import TARGETS
     from convexformer.experiments.teacher_jobs import LABELS
-    from convexformer.experiments.teacher_page import still_falls
 
     from ._words import plain_table
 
