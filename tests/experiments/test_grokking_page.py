@@ -11,6 +11,7 @@ from matplotlib import pyplot as plt
 from convexformer.experiments.grokking_claims import certified, claims, seconds_of, why
 from convexformer.experiments.grokking_figures import draw_all
 from convexformer.experiments.grokking_page import FIGURES, render
+from convexformer.experiments.grokking_studies import RATES
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,8 +46,11 @@ def row_of(results, name):
     return next(r for r in results["rows"] if r["study"] == "contest" and r["name"] == name)
 
 
+SETTLED = {"all_settled": [100, 100]}
+
+
 def slower(results, reached=True, **times):
-    """The results with contestants that take so many times the gated layer's steps."""
+    """The results with contestants that take so many times the gated layer's steps, settled."""
     gated = row_of(results, "gated")
     others = [row for row in results["rows"] if row["name"] not in ("power", "power-wide", *times)]
     made = []
@@ -54,6 +58,7 @@ def slower(results, reached=True, **times):
         steps = factor * gated["steps_to_99"]
         until = {"steps_to_99": steps if reached else None, "last_step": steps}
         made.append(gated | {"name": name} | until)
+        made.append({"study": "tuning", "name": name, "recipe": gated["recipe"]} | SETTLED)
     return results | {"rows": others + made}
 
 
@@ -73,9 +78,41 @@ def test_the_verdict_on_speed_turns_with_the_numbers(results, default, tuned, ve
 def test_who_never_gets_there_counts_with_the_steps_it_had(results, default, verdict):
     told = slower(results, reached=False, **{"power-default": default, "power": 12})
     assert verdicts(told)[SPEED] == verdict
-    (claim,) = (claim for claim in claims(told) if claim.paper == SPEED)
-    assert f"> {default}.0x" in claim.evidence and "> 12.0x" in claim.evidence
-    assert f"> {default}.0x" in render(told, {})
+
+
+def evidence_of(results, paper):
+    (claim,) = (claim for claim in claims(results) if claim.paper == paper)
+    return claim.evidence
+
+
+def test_multiples_are_told_of_settled_recipes_only(results):
+    told = slower(results, **{"power-default": 20, "power": 4})
+    assert "standard block 4.0x and" in evidence_of(told, SPEED)
+    row = row_of(told, "power")
+    for change in (
+        {"steps_to_99": None, "best": 0.9},  # it did not learn
+        {"recipe": row["recipe"] | {"lr": max(RATES)}},  # chosen at an edge
+    ):
+        rows = [row | change if one is row else one for one in told["rows"]]
+        words = evidence_of(told | {"rows": rows}, SPEED)
+        assert "4.0x" not in words and "without a multiple: standard block" in words
+    unsettled = [one for one in told["rows"] if one["study"] != "tuning"]
+    assert "4.0x" not in evidence_of(told | {"rows": unsettled}, SPEED)
+
+
+def test_a_given_recipe_has_a_multiple_only_if_most_seeds_stay(results):
+    told = slower(results, **{"power-default": 20, "power": 4})
+    row_of(told, "power-default")["persistent"] = 0
+    assert "20.0x" not in evidence_of(told, SPEED) and "20.0x" not in render(told, {})
+    row_of(told, "power-default")["persistent"] = 5
+    assert "20.0x" in evidence_of(told, SPEED) and "20.0x" in render(told, {})
+
+
+def test_no_multiple_of_who_did_not_settle_is_on_the_stored_page(stored):
+    page = (ROOT / "docs/grokking.md").read_text().split("## The contest")[1].split("## Why")[0]
+    bare = {"standard block, Power et al.'s recipe", "standard block, OrthoGrad", "4 gated layers"}
+    lines = {line.split(" | ")[0][2:]: line for line in page.splitlines() if line[:2] == "| "}
+    assert all("x |" not in lines[name] for name in bare) and "x |" in lines["standard block"]
 
 
 def small(name, best, last, share=0.8, fitted=1.0):

@@ -18,6 +18,7 @@ from convexformer.experiments.contestants import (
 )
 from convexformer.experiments.tables import (
     compare,
+    findings,
     kind_scores,
     render,
     standard_error,
@@ -283,6 +284,18 @@ def test_differences_are_paired_by_seed():
     (pair,) = compare(cells, ["attention"])
     assert (pair["model"], pair["than"]) == ("attention", "logistic")
     assert pair["mean"] == pytest.approx(0.1) and pair["standard_error"] == pytest.approx(0)
+
+
+def test_the_page_begins_with_what_was_found():
+    jobs = [job("attention", seed, 0.7 + 0.1 * seed) for seed in (0, 1, 2)]
+    jobs += [job("logistic", seed, 0.4 + 0.1 * seed) for seed in (0, 1, 2)]
+    results = summarise(jobs, CONTESTANTS, ["toy"])
+    words = " ".join(findings(results))
+    assert "ahead of the best other one (by test scores) on 1 of 1 data set: toy (+0.3000" in words
+    assert "all tokens" not in words and "certified to 1e-06 in 1 of 1 cells" in words
+    results["datasets"]["toy"]["attention"] |= {"tokens_used": [4, 4, 4], "relative_gaps": [1e-3]}
+    words = " ".join(findings(results))
+    assert "**all tokens on 1 of 1 data set** (toy)." in words and "in 0 of 1 cells" in words
 
 
 def test_one_value_has_no_standard_error():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .grokking_claims import contest_row, small_finals
-from .grokking_jobs import LEVEL, Recipe
+from .grokking_jobs import LEVEL
+from .grokking_recipes import at_edge, unsettled
 from .grokking_small import MODULUS, SHARES, SMALL
-from .grokking_studies import BETAS, CONTESTANTS, DECAYS, RATES
+from .grokking_studies import CONTESTANTS
 from .records import Record
 
 
@@ -25,9 +26,9 @@ def left_out(results: Record) -> list[str]:
     for sentence, names in (
         ("Chosen at an edge of the range, so that more may lie beyond", _at_edges(results)),
         (
-            "Chosen for height, since no recipe of the search settled, so that their multiples "
-            "tell of the range as much as of them",
-            _unsettled(results),
+            "Chosen for height, since no recipe of the search settled, so that no multiples are "
+            "told of them",
+            [_label(results, name) for name in unsettled(results)],
         ),
         (
             "Modulo 15, chosen while all settings were still near chance, and so hardly chosen",
@@ -52,39 +53,12 @@ def _spent(results: Record) -> str:
 
 
 def _at_edges(results: Record) -> list[str]:
-    return [_label(results, row["name"]) for row in results["rows"] if _at_edge(row)]
+    return [_label(results, row["name"]) for row in results["rows"] if at_edge(row)]
 
 
 def _label(results: Record, name: str) -> str:
     """Of a contestant; stacks of the study of depth are called by their size."""
     return str(results["labels"].get(name, f"gated: {name}"))
-
-
-def _at_edge(row: Record) -> bool:
-    """Whether a recipe that was searched is the first or last of a line."""
-    if not _searched(row):
-        return False
-    recipe = Recipe(**row["recipe"])
-    strengths = BETAS if recipe.beta else DECAYS
-    ends = {min(RATES), max(RATES)}, {min(strengths), max(strengths)}
-    return recipe.lr in ends[0] or recipe.strength in ends[1]
-
-
-def _searched(row: Record) -> bool:
-    if row["study"] == "depth":
-        return True
-    contestant = CONTESTANTS.get(row["name"])
-    return row["study"] == "contest" and contestant is not None and contestant.fixed is None
-
-
-def _unsettled(results: Record) -> list[str]:
-    settled = {
-        row["name"]
-        for row in results["rows"]
-        if row["study"] == "tuning" and any(step is not None for step in row["all_settled"])
-    }
-    searched = [row["name"] for row in results["rows"] if _searched(row)]
-    return [_label(results, name) for name in searched if name not in settled]
 
 
 def _hardly_chosen(results: Record) -> list[str]:

@@ -14,10 +14,13 @@ from .grokking_claims import (
     percent,
     seconds_of,
     small_finals,
+    summary,
+    times,
     why,
 )
 from .grokking_limits import left_out
 from .grokking_models import EQUAL_GATES
+from .grokking_recipes import comparable
 from .grokking_small import SHARES, SMALL, SPLITS, VALIDATION
 from .grokking_small import TUNING_STEPS as SMALL_STEPS
 from .grokking_studies import BETAS, CONTESTANTS, DECAYS, FILTERS, RATES, SEARCH, TUNING_STEPS
@@ -26,9 +29,7 @@ from .records import Record, environment_line, table
 PAGE = """\
 # Grokking: which of the paper's claims hold?
 
-Made by `{command}` from `results.json`, last run {date} UTC. All numbers come from there.{partial}
-
-{environments}
+{summary}
 
 The task is that of Power et al. (2022): all 9,312 equations a ÷ b = c modulo 97, half of them to
 train on. A network has learnt it when it tells 99 % of the other half. What the paper calls convex
@@ -46,9 +47,10 @@ It is a gated *layer* that is compared here. The truly convex layer is further d
 Steps and seconds are to the first measurement (every 25 steps) of at least 99 % test accuracy,
 medians over seeds of weights and batches, on one split of the equations. Persistent: every
 measurement of the next 500 steps is at 99 %, too. Seconds are steps times the processor time of a
-step on one thread, timed in turns for all contestants. Multiples are of the gated layer's; "> " is
-a bound, where the median seed had not got there when its steps were over; "best" is that seed's
-highest accuracy.
+step on one thread, timed in turns for all contestants. Multiples are of the gated layer's. They are
+told only where the median seed learnt and the recipe settled: inside the range of the search, or,
+where the recipe was given, for most seeds. Elsewhere they would tell of the range as much as of the
+contestant. "Best" is the median seed's highest accuracy.
 
 {contest}
 
@@ -70,7 +72,9 @@ Embeddings fixed, so that the program is convex, and solved to a certificate: sq
 one-hot answers with the `token` penalty, or softmax. Beta is a fraction of the strength at which
 all coefficients are zero. Chance is 1 %. "Learnt" embeddings come from a gated network trained on
 the same half, and are then fixed. Where it says "not certified" time was over before the gap that
-was asked for (1e-6 for squares, 1e-3 for softmax) was reached.
+was asked for (1e-6 for squares, 1e-3 for softmax) was reached. Without gates (0) nothing could be
+learnt: on the table of all quotients the optimum is zero at every beta, whatever the embedding
+([proof and test](theory.md#where-it-ends)).
 
 {convex}
 
@@ -118,6 +122,12 @@ Modulo 15:
 
 {small_recipes}
 
+## How it was measured
+
+Made by `{command}` from `results.json`, last run {date} UTC. All numbers come from there.{partial}
+
+{environments}
+
 ## What the budget left out
 
 {left_out}
@@ -160,6 +170,7 @@ def render(results: Record, figures: Mapping[str, str]) -> str:
         partial=partial,
         environments="\n".join(map(environment_line, results["environments"])),
         **{f"figure_{name}": _figure(name, figures) for name in FIGURES},
+        summary=summary(results),
         claims=_claim_table(results),
         contest=_contest_table(results),
         why="\n".join(f"- {sentence}" for sentence in why(results)),
@@ -217,15 +228,17 @@ def _contest_table(results: Record) -> str:
     gated = contest_row(results, "gated")
     rows = []
     for row in (r for r in results["rows"] if r["study"] == "contest"):
-        known = gated is not None and gated["steps_to_99"]
+        multiples = ["", ""]
+        if gated is not None and gated["steps_to_99"] and comparable(results, row):
+            multiples = [times(in_steps(row, gated)), times(in_seconds(results, row, gated))]
         rows.append(
             [
                 results["labels"][row["name"]],
                 _size(row),
                 _steps(row),
-                str(in_steps(row, gated)) if gated is not None and known else "",
+                multiples[0],
                 "" if row["steps_to_99"] is None else f"{seconds_of(results, row):.1f}",
-                str(in_seconds(results, row, gated)) if gated is not None and known else "",
+                multiples[1],
                 f"{row['reached']} of {row['seeds']}",
                 _persistent(row),
             ]
