@@ -10,6 +10,7 @@ of MRPC where ``CONVEXFORMER_MRPC`` names its folder, else prose of this project
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ from convexformer.cli._console import to_json
 from convexformer.experiments import maps_figure, maps_page
 from convexformer.experiments.records import replace, stamp, table
 from convexformer.plotting import ProbeDisplay
-from convexformer.probes import LayerProbe, probe
+from convexformer.probes import HeadProbe, LayerProbe, probe
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "probes"
@@ -71,30 +72,130 @@ def run(model: str, layer: int) -> dict:
 
 
 def publish() -> None:
-    """The tables of the page, and its figures, from the files."""
+    """The tables and findings of the page, and its figures, from the files."""
     matplotlib.use("Agg")
     FIGURES.mkdir(exist_ok=True)
-    probes = _write_probes("minilm")
-    ProbeDisplay.from_probe(probes[SHOWN]).figure_.savefig(FIGURES / "probe.png", dpi=110)
-    for result in _write_probes("mpnet"):
+    write_page()
+    ProbeDisplay.from_probe(read("minilm")[1][SHOWN]).figure_.savefig(
+        FIGURES / "probe.png", dpi=110
+    )
+    for result in read("mpnet")[1]:
         ProbeDisplay.from_probe(result).figure_.savefig(FIGURES / "probes-mpnet.png", dpi=110)
     if MAPS.exists():
         results = json.loads(MAPS.read_text())
-        _write("maps", maps_page.render(results))
         maps_figure.draw(results).savefig(FIGURES / "maps.png", dpi=110)
 
 
-def _write_probes(model: str) -> list[LayerProbe]:
-    """The table of a model's layers."""
+def write_page() -> None:
+    """All of the page that has numbers of a run."""
+    for name, text in sections().items():
+        _write(name, text)
+
+
+def sections() -> dict[str, str]:
+    """The generated parts of the page, by the name of their marks."""
+    made = {}
+    for model in ("minilm", "mpnet"):
+        records, probes = read(model)
+        if probes:
+            told = "\n".join(f"- {sentence}" for sentence in findings(probes, records))
+            made[model] = "\n\n".join([_table(records, probes), told])
+            if model == "minilm":
+                made["found"] = _found(probes)
+    if MAPS.exists():
+        made["maps"] = maps_page.render(json.loads(MAPS.read_text()))
+    return made
+
+
+def read(model: str) -> tuple[list[dict], list[LayerProbe]]:
+    """The records of a model's layers, and what they hold."""
     records = [json.loads(file.read_text()) for file in sorted(RESULTS.glob(f"{model}-*.json"))]
-    probes = [LayerProbe.from_dict(record) for record in records]
-    if probes:
-        header = ["layer", "static share, by head", "mean", "by weights", "own", "agree", "gap"]
-        texts = ", ".join(dict.fromkeys(record["text"] for record in records))
-        size, test = sum(probes[0].n_texts), probes[0].n_texts[2]
-        words = f"Sentences: {texts}; {size}, of which {test} to test."
-        _write(model, words + "\n\n" + table(header, [_row(result) for result in probes]))
-    return probes
+    return records, [LayerProbe.from_dict(record) for record in records]
+
+
+def _table(records: list[dict], probes: list[LayerProbe]) -> str:
+    header = ["layer", "static share, by head", "mean", "by weights", "own", "agree", "gap"]
+    texts = ", ".join(dict.fromkeys(record["text"] for record in records))
+    size, test = sum(probes[0].n_texts), probes[0].n_texts[2]
+    words = f"Sentences: {texts}; {size}, of which {test} to test."
+    return words + "\n\n" + table(header, [_row(result) for result in probes])
+
+
+def _found(probes: list[LayerProbe]) -> str:
+    """What the page begins with."""
+    heads = heads_of(probes)
+    share, weights, _ = _means(heads)
+    low, high = (end(head.share for head in heads) for end in (min, max))
+    return (
+        "**In a small sentence encoder (all-MiniLM-L6-v2) static mixing explains "
+        f"{share:.0%} of the variance of what heads write, on unseen text and averaged over {len(heads)} heads; fixed "
+        f"attention weights alone explain {weights:.0%}.** Heads differ: shares reach from "
+        f"{low:.2f} to {high:.2f}. The fits behind them are certified (relative gap at most "
+        f"{max(result.worst_gap for result in probes):.0e})."
+    )
+
+
+def heads_of(probes: list[LayerProbe]) -> list[HeadProbe]:
+    """Heads of all layers."""
+    return [head for result in probes for head in result.heads]
+
+
+def findings(probes: list[LayerProbe], records: list[dict]) -> list[str]:
+    """What the results of a model's layers show, in sentences."""
+    heads = heads_of(probes)
+    share, weights, own = _means(heads)
+    far = max(heads, key=lambda head: head.attention_share - head.model_attention_share)
+    layer = next(result.layer for result in probes if far in result.heads)
+    told = [
+        f"Means over {len(heads)} heads: static mixing explains {share:.2f}, fixed weights alone "
+        f"{weights:.2f}, the model's own mean attention, frozen, {own:.2f}. The last two differ "
+        f"most in head {far.head} of layer {layer}: {far.attention_share:.2f} against "
+        f"{far.model_attention_share:.2f}.",
+        _agreement(heads),
+    ]
+    for key, what in (("extraction_seconds", "Extraction"), ("seconds", "The heads of a layer")):
+        low, high = (f"{end([record[key] for record in records]):.0f}" for end in (min, max))
+        told.append(f"{what} took {low if low == high else f'{low} to {high}'} s.")
+    return told
+
+
+def _agreement(heads: list[HeadProbe]) -> str:
+    """Heads whose offset is the model's, and what the model attends to in the others."""
+    others = [head for head in heads if head.offset != head.model_offset]
+    words = "*agree*: heads whose most weighted offset is the one with most of the model's own "
+    words += f"mean attention, {len(heads) - len(others)} of {len(heads)}."
+    if not others:
+        return words
+    offsets = [sorted(_offsets(head), reverse=True) for head in others]
+    lead = max(first - second for first, second, *_ in offsets)
+    mean = sum(head.top[0].startswith("mean") for head in others)
+    largest = max(first for first, *_ in offsets)
+    return (
+        f"{words} In the other {len(others)} the model's largest offset holds less than "
+        f"{_above(largest, 2)} of its attention and leads the next by less than {_above(lead, 3)}; "
+        f"{mean} of them read the mean most."
+    )
+
+
+def _above(value: float, digits: int) -> str:
+    """The next larger number with so many digits."""
+    return f"{(math.floor(value * 10**digits) + 1) / 10**digits:.{digits}f}"
+
+
+def _offsets(head: HeadProbe) -> list[float]:
+    """The model's mean attention to every offset, landmarks left out."""
+    return [
+        value
+        for name, value in zip(head.names, head.model_attention, strict=True)
+        if name.lstrip("+-").isdigit()
+    ]
+
+
+def _means(heads: list[HeadProbe]) -> tuple[float, float, float]:
+    """Mean shares of static mixing, of fixed weights, and of the model's own mean attention."""
+    shares = [(h.share, h.attention_share, h.model_attention_share) for h in heads]
+    share, weights, own = np.mean(shares, axis=0)
+    return float(share), float(weights), float(own)
 
 
 def _write(name: str, text: str) -> None:
@@ -105,20 +206,12 @@ def _write(name: str, text: str) -> None:
 
 
 def _row(result: LayerProbe) -> list[str]:
-    heads = result.heads
-    means = (
-        np.mean([getattr(head, name) for head in heads])
-        for name in ("share", "attention_share", "model_attention_share")
-    )
-    mean, weights, own = (f"{value:.2f}" for value in means)
-    shares = " ".join(f"{head.share:.2f}".lstrip("0") for head in heads)
+    shares = " ".join(f"{head.share:.2f}".lstrip("0") for head in result.heads)
     return [
         str(result.layer),
         shares,
-        mean,
-        weights,
-        own,
-        f"{result.agreement} of {len(heads)}",
+        *(f"{value:.2f}" for value in _means(result.heads)),
+        f"{result.agreement} of {len(result.heads)}",
         f"{result.worst_gap:.0e}",
     ]
 

@@ -26,8 +26,19 @@ def render(results: Record) -> str:
         f"compared on {min(sizes[2], settings['compared'])} of these. Means over "
         f"{len(results['shares']['convex'][0])} heads; {_trainings(settings['seeds'])}."
     )
-    shown = "\n".join(f"- {sentence}" for sentence in findings(results))
+    shown = "\n".join(f"- {sentence}" for sentence in [*findings(results), _rates(settings)])
     return "\n\n".join([words, _table(results), shown])
+
+
+def _rates(settings: Record) -> str:
+    """What trained students were given."""
+    return (
+        f"Softmax students score pairs of tokens by {settings['components']} principal components "
+        f"of what the layer reads. Learning rates are fixed, not tuned here: "
+        f"{settings['softmax_rate']:g} for softmax, {settings['simplex_rate']:g} for simplex, "
+        f"{settings['undertrained_rate']:g} for the undertrained; all take {settings['steps']} "
+        "steps."
+    )
 
 
 def _trainings(seeds: int) -> str:

@@ -247,7 +247,8 @@ def _tokens_read(results: Record) -> list[str]:
     rest = f"; it reads {', '.join(some)}" if some else ""
     return [
         f"At the beta that validation chose, {label} uses **all tokens on "
-        f"{_count(whole, results)}** ({', '.join(whole)}){rest}. Who wants few tokens has to ask for a stronger beta."
+        f"{_count(whole, results)}** ({', '.join(whole)}){rest}. Who wants few tokens has to ask "
+        "for a stronger beta."
     ]
 
 
