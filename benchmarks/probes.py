@@ -129,8 +129,8 @@ def _found(probes: list[LayerProbe]) -> str:
     return (
         "**In a small sentence encoder (all-MiniLM-L6-v2) static mixing explains "
         f"{share:.0%} of the variance of what heads write, on unseen text and averaged over "
-        f"{len(heads)} heads; fixed attention weights alone explain {weights:.0%}.** Heads differ: shares reach from "
-        f"{low:.2f} to {high:.2f}. The fits behind them are certified (relative gap at most "
+        f"{len(heads)} heads; fixed attention weights alone explain {weights:.0%}.** Heads differ: "
+        f"shares reach from {low:.2f} to {high:.2f}. The fits behind them are certified (relative gap at most "
         f"{max(result.worst_gap for result in probes):.0e})."
     )
 
