@@ -130,8 +130,8 @@ def _found(probes: list[LayerProbe]) -> str:
         "**In a small sentence encoder (all-MiniLM-L6-v2) static mixing explains "
         f"{share:.0%} of the variance of what heads write, on unseen text and averaged over "
         f"{len(heads)} heads; fixed attention weights alone explain {weights:.0%}.** Heads differ: "
-        f"shares reach from {low:.2f} to {high:.2f}. The fits behind them are certified (relative gap at most "
-        f"{max(result.worst_gap for result in probes):.0e})."
+        f"shares reach from {low:.2f} to {high:.2f}. The fits behind them are certified "
+        f"(relative gap at most {max(result.worst_gap for result in probes):.0e})."
     )
 
 
