@@ -72,9 +72,9 @@ Embeddings fixed, so that the program is convex, and solved to a certificate: sq
 one-hot answers with the `token` penalty, or softmax. Beta is a fraction of the strength at which
 all coefficients are zero. Chance is 1 %. "Learnt" embeddings come from a gated network trained on
 the same half, and are then fixed. Where it says "not certified" time was over before the gap that
-was asked for (1e-6 for squares, 1e-3 for softmax) was reached. Without gates (0) nothing could be
-learnt: on the table of all quotients the optimum is zero at every beta, whatever the embedding
-([proof and test](theory.md#where-it-ends)).
+was asked for (1e-6 for squares, 1e-3 for softmax) was reached. Without gates (0) there is little to
+learn: on the whole table of quotients of nonzero residues the optimum is zero at every beta,
+whatever the embedding ([proof and test](theory.md#where-it-ends)).
 
 {convex}
 
@@ -229,7 +229,7 @@ def _contest_table(results: Record) -> str:
     rows = []
     for row in (r for r in results["rows"] if r["study"] == "contest"):
         multiples = ["", ""]
-        if gated is not None and gated["steps_to_99"] and comparable(results, row):
+        if gated is not None and comparable(results, row, gated):
             multiples = [times(in_steps(row, gated)), times(in_seconds(results, row, gated))]
         rows.append(
             [

@@ -35,13 +35,17 @@ def unsettled(results: Record) -> list[str]:
     return [row["name"] for row in results["rows"] if searched(row) and row["name"] not in settled]
 
 
-def comparable(results: Record, row: Record) -> bool:
-    """Whether a contestant's time can be put as a multiple of another's.
+def comparable(results: Record, *rows: Record) -> bool:
+    """Whether the times of contestants can be put as multiples of each other.
 
-    Its median seed learnt, and its recipe settled: inside the range of the search; or, where the
-    recipe was given, most seeds stay at 99 %. Otherwise a multiple would tell of the range, or of
+    Their median seeds learnt, and their recipes settled: inside the range of the search; or, where
+    a recipe was given, most seeds stay at 99 %. Otherwise a multiple would tell of the range, or of
     the recipe, as much as of the contestant.
     """
+    return all(_settled(results, row) for row in rows)
+
+
+def _settled(results: Record, row: Record) -> bool:
     if row["steps_to_99"] is None:
         return False
     if searched(row):
