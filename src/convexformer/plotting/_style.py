@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
@@ -73,10 +74,26 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(draw)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        with rc_context(STYLE):
+        with settings(STYLE):
             return draw(*args, **kwargs)
 
     return wrapper
+
+
+@contextmanager
+def settings(values: dict[str, Any]) -> Iterator[None]:
+    """Matplotlib settings for the body, which afterwards are what they were; no other is touched.
+
+    Not :func:`matplotlib.rc_context`, which puts every setting back: the first figure of a notebook
+    activates the inline backend, which switches interactive mode on, and with that undone no later
+    figure is shown. For the same reason a setting that the body changed again keeps its value.
+    """
+    before = {name: rcParams[name] for name in values}
+    rcParams.update(values)
+    try:
+        yield
+    finally:
+        rcParams.update({k: v for k, v in before.items() if rcParams[k] == values[k]})
 
 
 def new_axes(width: float, height: float) -> Axes:
