@@ -16,10 +16,12 @@ from ._path import path
 from ._predict import predict
 from ._probe import probe
 from ._reproduce import reproduce
+from ._terminal import Commands
 
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=Commands,
     help="Attention trained to a certified global optimum.",
     no_args_is_help=True,
     add_completion=False,

@@ -15,12 +15,21 @@ from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from .._files import write_whole
+from ._hints import in_options
+from ._terminal import DELETE, Terminal
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+LONGEST_LINE = 900  # characters of an error, a note or a warning
+BEYOND = {
+    MemoryError: "more memory is needed than there is; give less at a time: ",
+    OverflowError: "a number is too large to calculate with: ",
+}
+"""What comes before Python's words for input that is beyond the machine."""
 
 BAD_INPUT = 2  # exit code, the one that typer uses for wrong options
 
@@ -31,22 +40,33 @@ class InputError(Exception):
     """Something the user gave cannot be used; the message says what, and what to do."""
 
 
-def out() -> Console:
+def out() -> Terminal:
     """Where results go. Made anew each time, because tests and pipes replace ``sys.stdout``."""
-    return Console(highlight=False)
+    return Terminal()
 
 
-def err() -> Console:
+def err() -> Terminal:
     """Where progress, warnings and errors go."""
-    return Console(stderr=True, highlight=False)
+    return Terminal(stderr=True)
 
 
 def fail(message: object) -> NoReturn:
     """Say what was wrong in one line on stderr and leave with exit code 2."""
-    line = " ".join(str(message).split())
-    err().print("[bold red]error:[/] ", end="")
-    err().print(line, markup=False, soft_wrap=True)
+    _say("error", "bold red", one_line(message))
     raise typer.Exit(BAD_INPUT)
+
+
+def one_line(message: object) -> str:
+    """A message in one line that can be read: what others put into it may be very long."""
+    line = in_options(" ".join(str(message).split()))
+    if len(line) <= LONGEST_LINE:
+        return line
+    return f"{line[: 2 * LONGEST_LINE // 3]} ... {line[-LONGEST_LINE // 3 :]}"
+
+
+def _say(kind: str, style: str, line: str) -> None:
+    """A line on stderr, which says first what kind of line it is."""
+    err().print(Text.assemble((f"{kind}: ", style), line), soft_wrap=True)
 
 
 def friendly(command: Callable[P, R]) -> Callable[P, R]:
@@ -58,11 +78,15 @@ def friendly(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return command(*args, **kwargs)
-        except (InputError, ValueError, OSError) as error:
+            with warned():
+                return command(*args, **kwargs)
+        except BrokenPipeError:  # an OSError, but not one of the input
+            raise
+        except (InputError, ValueError, OSError, MemoryError, OverflowError) as error:
+            message = one_line(f"{BEYOND.get(type(error), '')}{error}")
             if kwargs.get("json"):
-                emit({"error": " ".join(str(error).split())})
-            fail(error)
+                emit({"error": message})
+            fail(message)
         except KeyboardInterrupt:
             err().print("stopped; nothing was written", style=STYLES["warn"])
             raise typer.Exit(130) from None
@@ -73,18 +97,17 @@ def friendly(command: Callable[P, R]) -> Callable[P, R]:
 def tell(notes: Sequence[str]) -> None:
     """Print notes on stderr, a line each."""
     for note in notes:
-        err().print(f"[{STYLES['quiet']}]note:[/] ", end="")
-        err().print(note, markup=False, soft_wrap=True)
+        _say("note", STYLES["quiet"], note)
 
 
 def emit(result: dict[str, Any]) -> None:
-    """Print exactly one JSON object on stdout."""
-    print(to_json(result))
+    """Print exactly one JSON object on stdout, in ASCII: every terminal shows it, none obeys it."""
+    print(to_json(result, ascii_only=True).replace(DELETE, "\\u007f"))
 
 
-def to_json(result: Any) -> str:
+def to_json(result: Any, *, ascii_only: bool = False) -> str:
     """JSON of plain numbers and strings; NaN and infinity, which JSON lacks, become null."""
-    return json.dumps(_plain(result), ensure_ascii=False, allow_nan=False)
+    return json.dumps(_plain(result), ensure_ascii=ascii_only, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -143,9 +166,8 @@ def warned() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     told = [w.message for w in caught if issubclass(w.category, UserWarning)]
-    for message in dict.fromkeys(" ".join(str(text).split()) for text in told):
-        err().print(f"[{STYLES['warn']}]warning:[/] ", end="")
-        err().print(message, markup=False, soft_wrap=True)
+    for message in dict.fromkeys(map(one_line, told)):
+        _say("warning", STYLES["warn"], message)
 
 
 def check_output(path: Path, force: bool) -> Path:

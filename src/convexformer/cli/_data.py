@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,10 @@ from numpy.typing import NDArray
 
 from .._names import split_names
 from ._console import InputError
+from ._files import check_file, read_npy, read_npz, shortened
 from ._tables import (
+    LEAVE_OUT,
+    LONGEST_VALUE,
     PARQUET,
     TABLES,
     check_columns,
@@ -43,6 +45,8 @@ class Samples:
     notes: list[str] = field(default_factory=list)  # what was used or left out without being asked
 
     def __post_init__(self) -> None:
+        if self.y.ndim == 0:
+            raise InputError("the target is a single value; give one for every sample.")
         if self.y.ndim == 2 and self.y.shape[1] == 1:
             self.y = self.y[:, 0]
         if self.X.ndim == 3:
@@ -69,8 +73,7 @@ def _check_kind(path: Path) -> str:
             f"{path} has the unknown extension {kind or '(none)'!r}; known are "
             f"{', '.join(EXTENSIONS)}."
         )
-    if not path.is_file():
-        raise InputError(f"there is no file {path}.")
+    check_file(path)
     return kind
 
 
@@ -118,58 +121,33 @@ def read_inputs(path: Path, columns: Sequence[str] | None) -> tuple[Any, NDArray
             raise InputError("the model was not fitted on a table, so columns mean nothing to it.")
         frame = read_frame(path, kind)
         check_columns(path, list(frame.columns), columns)
-        check_numeric(frame[list(columns)])
+        check_numeric(frame[list(columns)], "as they were for the fit.")
         return frame[list(columns)], None
     if kind == ".npy":
-        return _load(path), None
+        return read_npy(path), None
     samples = _read_npz(path, "X")
     return samples.X, samples.mask
 
 
-def _load(path: Path) -> Any:
-    """NumPy's loader, without pickles, and with its many errors as one."""
-    if not path.is_file():
-        raise InputError(f"there is no file {path}.")
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        kind = extension(path)[1:]
-        raise InputError(
-            f"{path} is not an {kind} file, or is damaged; write it with "
-            f"numpy.save{'z' if kind == 'npz' else ''}."
-        ) from error
-
-
 def _read_npz(path: Path, target: str) -> Samples:
-    archive = _load(path)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path} is not an archive of arrays (npz); rename it to .npy.")
-    with archive:
-        try:
-            arrays = {name: archive[name] for name in archive.files}
-        except ValueError as error:  # pickles
-            raise InputError(
-                f"{path} cannot be read: an array holds Python objects; save numbers or strings."
-            ) from error
-        except (OSError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path} cannot be read: {error}.") from error
-    for name in ("X", target):
-        if name not in arrays:
-            raise InputError(
-                f"{path} has no array {name!r}; it holds {', '.join(arrays) or 'nothing'}."
-            )
-    names = {key: [str(n) for n in arrays[key]] for key in _NAMES if key in arrays}
+    arrays = read_npz(path, ("X", target), ("mask", "sample_weight", *_NAMES))
     return Samples(
         arrays["X"],
         arrays[target],
         arrays.get("mask"),
         arrays.get("sample_weight"),
         notes=_notes(arrays),
-        **names,
+        **{what: _names(what, arrays[what]) for what in _NAMES if what in arrays},
     )
 
 
 _NAMES = ("token_names", "channel_names")
+
+
+def _names(what: str, names: NDArray[Any]) -> list[str]:
+    if names.ndim != 1:
+        raise InputError(f"{what} must be a list of names, got an array of shape {names.shape}.")
+    return [str(name) for name in names]
 
 
 def _notes(arrays: dict[str, Any]) -> list[str]:
@@ -193,7 +171,7 @@ def _read_npy(path: Path, target: str) -> Samples:
         raise InputError(
             f"--target must name a second .npy file that holds the targets of {path}; got {target}."
         )
-    return Samples(_load(path), _load(other))
+    return Samples(read_npy(path), read_npy(other))
 
 
 def _cut(samples: Samples, n_tokens: int | None) -> Samples:
@@ -241,7 +219,7 @@ def _read_table(
         raise InputError(
             f"{path} has {len(features)} rows and {features.shape[1]} feature columns."
         )
-    check_numeric(features)
+    check_numeric(features, f"or {LEAVE_OUT}.")
     values, columns = features.to_numpy(dtype=np.float64), list(features.columns)
     if separator is None:
         X = _tokens(values, n_tokens)
@@ -263,7 +241,7 @@ def choose_task(y: NDArray[Any], asked: str, target: str) -> str:
     values = np.unique(y)
     if len(values) == 1:
         raise InputError(
-            f"{target!r} has one value only, {values[0]}: there are no classes to tell apart. If "
+            f"{target!r} has one value only, {shortened(str(values[0]), LONGEST_VALUE)}: there are no classes to tell apart. If "
             "it is a number to predict, use --task regression."
         )
     if y.dtype.kind == "f":

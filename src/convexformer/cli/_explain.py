@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_output, emit, friendly, out, warned
+from ._console import InputError, check_output, emit, friendly, out
 from ._figures import FIGURES, headless, save
 
 if TYPE_CHECKING:
@@ -34,15 +34,11 @@ def explain(
     """Say which tokens a model uses, what it reads in them, and what was proved."""
     if figure is not None:
         _check_figure(figure, force)
-    if not model.is_file():
-        raise InputError(f"there is no file {model}.")
-    from convexformer import load_model
-
     from .._names import model_names
+    from ._files import read_model
     from ._words import describe, proof_words, usage
 
-    with warned():
-        fitted = load_model(model)
+    fitted = read_model(model)
     if hasattr(fitted, "attention_maps_"):
         raise InputError(
             f"{model} holds a {type(fitted).__name__}, which explain does not know; load it in "

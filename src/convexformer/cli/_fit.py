@@ -23,6 +23,9 @@ Beta = Annotated[
 CV = Annotated[
     int | None, typer.Option(min=2, metavar="FOLDS", help="Choose beta by cross-validation.")
 ]
+Eps = Annotated[
+    float, typer.Option(help="Smallest beta that --cv tries, as a fraction of beta_max.")
+]
 Refit = Annotated[
     bool,
     typer.Option(
@@ -54,6 +57,7 @@ def fit(
     drop: opt.Drop = None,
     beta: Beta = None,
     cv: CV = None,
+    eps: Eps = 1e-3,
     scale: opt.Scale = False,
     refit: Refit = False,
     gates: Gates = None,
@@ -85,7 +89,7 @@ def fit(
     common["refit"] = refit
     if gates is not None:
         common |= {"n_gates": gates, "random_state": seed}
-    model = _estimator(kind, beta, cv, common)
+    model = _estimator(kind, beta, cv, eps, common)
     start = time.perf_counter()
     with live("fitting", "tokens" if gates is None else "(gate, token) pairs") as report:
         model.set_params(verbose=report)
@@ -112,14 +116,16 @@ def fit(
 _LOSS = "minus half the mean squared error"
 
 
-def _estimator(kind: str, beta: float | None, cv: int | None, common: dict[str, Any]) -> Any:
+def _estimator(
+    kind: str, beta: float | None, cv: int | None, eps: float, common: dict[str, Any]
+) -> Any:
     import convexformer as cf
 
     family = "Transformer" if "n_gates" in common else "Attention"
     task = "Classifier" if kind == "classification" else "Regressor"
     chosen = getattr(cf, f"Convex{family}{task}{'' if cv is None else 'CV'}")
     if cv is not None:
-        return chosen(cv=cv, **common)
+        return chosen(cv=cv, eps=eps, **common)
     return chosen(0.1 if beta is None else beta, **common)
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_output, emit, friendly, out, warned, write
+from ._console import InputError, check_output, emit, friendly, out, write
 
 Model = Annotated[Path, typer.Argument(help="A model saved by fit.", metavar="MODEL")]
 Data = Annotated[
@@ -24,18 +24,14 @@ def predict(
     model: Model, data: Data, out: Out, force: opt.Force = False, json: opt.Json = False
 ) -> None:
     """Predict with a saved model."""
-    if not model.is_file():
-        raise InputError(f"there is no file {model}.")
     import pandas as pd
 
-    from convexformer import load_model
-
     from ._data import read_inputs
+    from ._files import read_model
 
     if out.suffix.lower() != ".csv":
         raise InputError(f"predictions are a table of commas; name it .csv, not {out.name}.")
-    with warned():
-        fitted = load_model(model)
+    fitted = read_model(model)
     by_offset = getattr(fitted, "tokens", "absolute") != "absolute"
     if by_offset or hasattr(fitted, "attention_maps_"):
         what = "tokens=Offsets" if by_offset else type(fitted).__name__

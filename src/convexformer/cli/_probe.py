@@ -120,12 +120,11 @@ def _refuse(context: typer.Context, why: str, names: Iterable[str]) -> None:
 def _read(file: Path) -> LayerProbe:
     from convexformer.probes import LayerProbe
 
-    if not file.is_file():
-        raise InputError(f"there is no file {file}.")
-    try:
+    from ._files import check_file, reading
+
+    check_file(file)
+    with reading(file, "It is no result of probe --json."):
         return LayerProbe.from_dict(jsons.loads(file.read_text()))
-    except (KeyError, TypeError, jsons.JSONDecodeError) as error:
-        raise InputError(f"{file} is no result of probe --json ({error}).") from error
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._console import InputError
+from ._files import reading, shortened
 
 TABLES = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 PARQUET = (".parquet", ".pq")
+LEAVE_OUT = "leave such columns out with --drop NAME"  # of commands that fit
+LONGEST_VALUE = 60  # characters of a value that an error shows
+LONGEST_INTEGER = 64  # bits
 INDEX_COLUMN = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name
 OTHER_SEPARATORS = {";": ";", "\t": "tabs", "|": "|", ",": ","}
 
@@ -24,20 +29,14 @@ def read_frame(path: Path, kind: str) -> Any:
     """The table in a file, its columns named by strings."""
     import pandas as pd
 
-    try:
-        if kind in PARQUET:
+    if kind in PARQUET:
+        with reading(path, "Write it again, for example with pandas.DataFrame.to_parquet."):
             frame = pd.read_parquet(path)
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", pd.errors.ParserWarning)
-                # Without False rows that are too long would lend their first value to an index.
-                frame = pd.read_csv(path, sep=TABLES[kind], index_col=False)
-    except pd.errors.ParserWarning as error:
-        raise InputError(
-            f"{path} has rows with more values than its header has names: name every column."
-        ) from error
-    except Exception as error:  # pandas and pyarrow raise a dozen kinds for a file they cannot read
-        raise InputError(f"{path} cannot be read: {error}.") from error
+        names = [str(name) for name in frame.columns]
+    else:
+        with reading(path, "Save it as UTF-8 text, a row in each line."):
+            frame, names = _read_text(path, TABLES[kind])
+    _check_different(path, names)
     frame.columns = [str(name) for name in frame.columns]
     if frame.shape[1] == 1:
         (header,) = frame.columns
@@ -48,6 +47,33 @@ def read_frame(path: Path, kind: str) -> Any:
                     "Save it with commas, or with tabs as .tsv."
                 )
     return frame
+
+
+def _read_text(path: Path, separator: str) -> tuple[Any, list[str]]:
+    """The table in a text file, and the names as its header has them; pandas renames equal ones."""
+    import pandas as pd
+
+    # Without index_col rows that are too long would lend their first value to an index.
+    options: dict[str, Any] = {"sep": separator, "index_col": False}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(path, **options)
+    except pd.errors.ParserWarning as error:
+        raise InputError(
+            f"{path} has rows with more values than its header has names: name every column."
+        ) from error
+    header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
+    return frame, list(header.iloc[0])
+
+
+def _check_different(path: Path, names: Sequence[str]) -> None:
+    """Raise where two columns have the same name: neither can be asked for."""
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        raise InputError(
+            f"{path} has several columns named {some(twice)}; give every column its own name."
+        )
 
 
 def check_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> None:
@@ -66,12 +92,15 @@ def index_columns(columns: Sequence[str], asked: Sequence[str]) -> list[str]:
 
 def labels(y: Any) -> NDArray[Any]:
     """A column as numbers or strings."""
+    too_long = _long_integer(y)
+    if too_long:
+        raise InputError(f"column {y.name!r} holds {too_long}; {AS_FLOAT}.")
     values = y.to_numpy()
     return values if values.dtype.kind in "biuf" else values.astype(str)
 
 
-def check_numeric(features: Any) -> None:
-    """Raise where a column holds anything but finite numbers."""
+def check_numeric(features: Any, cure: str) -> None:
+    """Raise where a column holds anything but finite numbers; `cure` follows "encode or impute"."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     wrong = [
@@ -80,7 +109,7 @@ def check_numeric(features: Any) -> None:
     if wrong:
         raise InputError(
             f"not numeric: {some(wrong)} ({_first_text(features[wrong[0]])}); encode such columns "
-            "as numbers, or leave them out with --drop NAME."
+            f"as numbers, {cure}"
         )
     bad = [
         c
@@ -89,8 +118,7 @@ def check_numeric(features: Any) -> None:
     ]
     if bad:
         raise InputError(
-            f"NaN (empty) or infinite values in {some(bad)}; impute them, drop those rows, or "
-            "leave the columns out with --drop NAME."
+            f"NaN (empty) or infinite values in {some(bad)}; impute them, {cure}"
         )
 
 
@@ -98,11 +126,26 @@ def _first_text(column: Any) -> str:
     """Where a column first is no number."""
     import pandas as pd
 
+    too_long = _long_integer(column)
+    if too_long:
+        return f"{too_long}: {AS_FLOAT}"
     text = pd.to_numeric(column, errors="coerce").isna() & column.notna()
     if not text.any():
         return f"of type {column.dtype}"
     row = int(np.argmax(text.to_numpy()))
-    return f"{column.iloc[row]!r} in row {row + 1}"
+    return f"{shortened(repr(column.iloc[row]), LONGEST_VALUE)} in row {row + 1}"
+
+
+AS_FLOAT = "write it with an exponent, such as 1e30"
+
+
+def _long_integer(column: Any) -> str:
+    """Where a column first has an integer that no type of NumPy's holds; "" where it has none."""
+    if column.dtype == object:  # else no value is a Python integer
+        for row, value in enumerate(column, start=1):
+            if type(value) is int and value.bit_length() > LONGEST_INTEGER:
+                return f"an integer of {len(str(abs(value)))} digits in row {row}"
+    return ""
 
 
 def grouping(
