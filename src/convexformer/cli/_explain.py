@@ -110,11 +110,16 @@ def _table(result: dict[str, Any], most: int = 20) -> Table:
     from ._words import bar, plain_table
 
     norms = result["token_norms"]
-    several = result["n_outputs"] > 1
-    table = plain_table("token", "norm", "", "reads mostly", right=("norm",))
+    shown = [
+        name
+        for name, count in (("output", result["n_outputs"]), ("channel", result["n_channels"]))
+        if count > 1
+    ]
+    reads = "reads mostly" if "channel" in shown else "coefficients"  # nothing to choose from
+    table = plain_table("token", "norm", "", reads, right=("norm",))
     table.columns[-1].no_wrap = False  # where lines are short, this column alone gives way
     for token in result["tokens"][:most]:
-        terms = [_term(term, several) for term in result["reads"][token]]
+        terms = [_term(term, shown) for term in result["reads"][token]]
         words = Columns(terms, padding=(0, 2, 0, 0))  # as many beside each other as there is room
         length = bar(norms[token], max(norms.values()), 10)
         table.add_row(Text(token, "bold"), f"{norms[token]:#.3g}", length, words)
@@ -123,12 +128,12 @@ def _table(result: dict[str, Any], most: int = 20) -> Table:
     return table
 
 
-def _term(term: dict[str, Any], several: bool) -> Text:
-    where = f"{term['output']}/{term['channel']}" if several else term["channel"]
+def _term(term: dict[str, Any], shown: list[str]) -> Text:
+    where = "/".join(term[name] for name in shown)
     if term.get("gate"):  # gate 0 is always open
         where += f" (gate {term['gate']})"
     colour = "red" if term["coefficient"] > 0 else "blue"
-    return Text.assemble(f"{where} ", (f"{term['coefficient']:+#.2g}", colour))
+    return Text.assemble(f"{where} ".lstrip(), (f"{term['coefficient']:+#.2g}", colour))
 
 
 def _check_figure(path: Path, force: bool) -> None:

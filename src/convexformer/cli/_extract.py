@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import STYLES, InputError, check_folder, emit, err, friendly, out
+from ._console import STYLES, InputError, check_place, emit, err, friendly, out
 
 
 class Kind(StrEnum):
@@ -81,7 +81,7 @@ def extract(
     from convexformer.activations import KINDS, read_texts
 
     read = dict(enumerate(read_texts(texts), start=1))  # by line: none is blank
-    check_folder(folder, (), force=True)
+    check_place(folder)
     start = time.perf_counter()
     worked = False
     with running(folder) as advance:

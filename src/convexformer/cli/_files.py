@@ -107,7 +107,9 @@ def _read_array(stream: IO[bytes], name: str, size: int) -> NDArray[Any]:
     """One array in NumPy's format from `size` bytes; its header is judged before memory is used."""
     shape, dtype = _header(stream, name)
     if dtype.hasobject:
-        raise InputError(f"{name} cannot be read: it holds Python objects; save numbers or strings.")
+        raise InputError(
+            f"{name} cannot be read: it holds Python objects; save numbers or strings."
+        )
     if dtype.kind not in NUMBERS_AND_TEXT:
         raise InputError(f"{name} holds records of type {dtype}; save numbers or strings.")
     promised = math.prod(shape) * max(1, dtype.itemsize)

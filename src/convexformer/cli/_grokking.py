@@ -10,7 +10,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from . import _options as opt
-from ._console import InputError, check_folder, emit, friendly, out
+from ._console import InputError, check_place, emit, friendly, out
 from ._experiments import Folder, MaxMinutes, load, progress, publish
 
 
@@ -88,7 +88,7 @@ def grokking(
     Every finished job is kept in DIR at once: after an interruption, run the same command again.
     The last line of a quick run is one JSON object.
     """
-    check_folder(folder, (), force=True)
+    check_place(folder)
     experiment = load("grokking", figures=True)
     if quick:
         if any(given is not None for given in (page, modulus, layers, models, seeds, max_minutes)):

@@ -28,9 +28,8 @@ HINTS = (
         f"To mend that, {SCALE}.",
     ),
     (
-        r"put tokens on one scale \(TokenScaler, or token_weights\), try selection='best' where "
-        r"that is not set, or",
-        f"{SCALE}, or",
+        r"put tokens on one scale \(TokenScaler, or token_weights\)",
+        SCALE,
     ),
     (
         r"For class labels, use a classifier, such as ConvexAttentionClassifier\.",

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import check_folder, emit, friendly, out
+from ._console import check_place, emit, friendly, out
 from ._experiments import Folder, load, progress
 from ._figures import headless, save
 
@@ -37,7 +37,7 @@ def maps(
     Sentences are MRPC's where CONVEXFORMER_MRPC names its folder, else those of the package. Every
     finished job is kept in DIR at once: after an interruption, run the same command again.
     """
-    check_folder(folder, (), force=True)
+    check_place(folder)
     experiment = load("maps", models=True)
     settings = experiment.Settings(
         model=model, layer=layer, sentences=sentences, steps=steps, seed=seed, seeds=seeds

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_folder, emit, friendly, out
+from ._console import InputError, check_place, emit, friendly, out
 from ._extract import running
 from ._teacher import Layer, Model
 
@@ -47,7 +47,7 @@ def paraphrase(
 
     An interrupted extraction goes on where it stopped when the same command is run again.
     """
-    check_folder(folder, (), force=True)
+    check_place(folder)
     if mrpc is None:
         raise InputError(
             "the sentences of the package have no labels; name MRPC's folder with --mrpc or "

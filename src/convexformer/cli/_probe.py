@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_folder, emit, err, friendly, out, warned
+from ._console import InputError, check_place, emit, err, friendly, out, warned
 from ._explain import _check_figure
 from ._extract import MaxLength, Truncate, run_extraction, running
 from ._figures import headless, save
@@ -131,7 +131,7 @@ def _read(file: Path) -> LayerProbe:
 def _folder(kept: Path | None) -> Iterator[Path]:
     """Where activations go; removed afterwards unless they are to be kept."""
     if kept is not None:
-        check_folder(kept, (), force=True)
+        check_place(kept)
         yield kept
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_folder, emit, err, friendly, out
+from ._console import InputError, check_place, emit, err, friendly, out
 from ._drop_in import drop_in
 from ._experiments import Folder, kept, load
 from ._grokking import SeveralValues, grokking
@@ -83,7 +83,7 @@ def equivalence(
 
     Every finished job is kept in DIR at once: after an interruption, run the same command again.
     """
-    check_folder(folder, (), force=True)
+    check_place(folder)
     experiment = load("equivalence", figures=True)
     names = _known(problem, list(experiment.CASES))
     sizes = {"starts": starts, "steps": steps}

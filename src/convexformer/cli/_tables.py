@@ -117,9 +117,7 @@ def check_numeric(features: Any, cure: str) -> None:
         if not np.isfinite(features[c].to_numpy(np.float64, na_value=np.nan)).all()
     ]
     if bad:
-        raise InputError(
-            f"NaN (empty) or infinite values in {some(bad)}; impute them, {cure}"
-        )
+        raise InputError(f"NaN (empty) or infinite values in {some(bad)}; impute them, {cure}")
 
 
 def _first_text(column: Any) -> str:

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from . import _options as opt
-from ._console import InputError, check_folder, emit, friendly, out
+from ._console import InputError, check_place, emit, friendly, out
 from ._experiments import MaxMinutes, load, progress, publish
 from ._extract import running
 
@@ -64,7 +64,7 @@ def teacher(
     """
     if quick and (few or page is not None or max_minutes is not None):
         raise InputError("--quick prints a table: leave --few, --page and --max-minutes out.")
-    check_folder(folder, (), force=True)
+    check_place(folder)
     experiment = load("teacher", figures=not quick, models=True)
     settings = {"model": model, "layer": layer, "n_tokens": tokens}
     if quick:

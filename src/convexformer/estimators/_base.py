@@ -137,6 +137,35 @@ class ConvexAttention(Refittable, BaseEstimator):
         self.tokens_ = np.flatnonzero(np.any(norms, axis=0))
         self.token_norms_ = norms[0] if len(norms) == 1 else norms
 
+    @property
+    def feature_importances_(self) -> Array:
+        """Norm of the coefficients of every column's token, ``(n_features_in_,)``.
+
+        In the order of the columns of 2-D X, so that scikit-learn selects columns by it:
+        ``SelectFromModel(model, importance_getter="feature_importances_")``. All channels of a
+        token have the same importance, so that whole tokens are selected. `coef_`, which
+        scikit-learn reads if no getter is named, has an axis per token and none per column.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn.feature_selection import SelectFromModel
+        >>> from convexformer import ConvexAttentionRegressor
+        >>> table = np.random.default_rng(0).normal(size=(50, 8))  # 4 tokens of 2 channels
+        >>> model = ConvexAttentionRegressor(beta=0.3, n_tokens=4)
+        >>> select = SelectFromModel(model, importance_getter="feature_importances_")
+        >>> select.fit(table, table[:, 2]).get_support(indices=True)  # the second token
+        array([2, 3])
+        """
+        check_is_fitted(self)
+        if isinstance(self.tokens, Offsets):
+            raise AttributeError(
+                "With tokens=Offsets a token is a place relative to a target, so that no column of "
+                "X has an importance of its own. See token_norms_."
+            )
+        by_token = np.moveaxis(self.coef_, -2, 0).reshape(self.n_tokens_, -1)
+        return np.repeat(safe_norm(by_token, axis=1), self.n_channels_)
+
     def _scored(self, X: Any, mask: Any, separators: Any) -> tuple[Samples, Array]:
         """Samples and their ``F = sum_k X_k Z_k + b``, ``(rows, c)``."""
         check_is_fitted(self)

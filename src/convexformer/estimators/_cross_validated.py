@@ -97,6 +97,7 @@ class CrossValidated(ConvexAttention, Persistent):
         self._choose(results)
         self._warn_at_the_edge()
         self._keep(self._final_fit(data))._warn_unless_converged()
+        self._warn_if_empty()
         return self
 
     def _route(
@@ -201,6 +202,23 @@ class CrossValidated(ConvexAttention, Persistent):
                 UserWarning,
                 stacklevel=3,
             )
+
+    def _warn_if_empty(self) -> None:
+        """Say that the model predicts the same for every sample, where a smaller beta was tried."""
+        if len(self.tokens_) or self.betas_[-1] >= 1:  # of betas >= 1 another warning tells
+            return
+        best = self.selection == "best"
+        margin = "" if best else " by more than a standard error"
+        choice = "" if best else ", try selection='best'"
+        warnings.warn(
+            f"Cross-validation chose the empty model: at beta = {self.beta_fraction_:.3g} of "
+            "beta_max every coefficient is zero, and no smaller beta that was tried predicts "
+            f"better{margin} on the folds. Check that the rows of X and y belong together, put "
+            f"tokens on one scale (TokenScaler, or token_weights){choice}, or add samples; or else "
+            "these tokens do not tell y.",
+            UserWarning,
+            stacklevel=3,
+        )
 
     def _final_fit(self, data: TrainingData) -> Solution | Refitted:
         self._prepare(data)

@@ -6,6 +6,7 @@ error says what was wrong, what was got and what to do.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,10 @@ BLOCK_ENTRIES = 1 << 22  # of X looked at together: large beside a Python loop, 
 
 # Arrays ---------------------------------------------------------------------------------------
 
-ENCODE = "Encode letters and categories first, for example one-hot."
+ENCODE = (
+    "Encode text first, one-hot for example: sequences of letters with "
+    "convexformer.datasets.one_hot, columns of categories with sklearn's OneHotEncoder."
+)
 
 
 def as_numpy(data: Any, name: str) -> Any:
@@ -80,21 +84,20 @@ def check_tokens(
     """
     X = ranked(X)
     rank = len(X.shape)
+    if rank not in (2, 3) and _is_text(X):
+        raise ValueError(f"X must hold numbers, got text of shape {tuple(X.shape)}. {ENCODE}")
     if any_length and rank != 3:
         raise ValueError(
             "tokens=Offsets needs X of shape (samples, positions, channels), got shape "
             f"{tuple(X.shape)}. For sequences of single numbers use X[:, :, None]."
         )
     if rank not in (2, 3):
-        if getattr(X, "dtype", np.dtype(float)).kind in "US":
-            raise ValueError(f"X must hold numbers, got text of shape {tuple(X.shape)}. {ENCODE}")
         raise ValueError(
             "X must be 3-D (samples, tokens, channels) or 2-D (samples, columns), got shape "
-            f"{tuple(X.shape)}. Reshape your data: for one sample use X[:1], or X.reshape(1, -1); "
-            "X.reshape(-1, 1) for one column."
+            f"{tuple(X.shape)}. Reshape your data: {_reshape(tuple(X.shape))}"
         )
     if rank == 2 and not reset:
-        _check_not_flattened(estimator, tuple(X.shape))
+        _check_not_one_sample(estimator, tuple(X.shape))
     options: dict[str, Any] = {"dtype": (np.float64, np.float32), "ensure_all_finite": False}
     with numbers_only("X", ENCODE):
         if rank == 2:
@@ -135,14 +138,34 @@ def check_tokens(
     return X, mask
 
 
-def _check_not_flattened(estimator: Any, shape: tuple[int, int]) -> None:
-    """Raise where a model of tokens with channels, which no n_tokens cuts, gets 2-D input."""
+def _is_text(X: Any) -> bool:
+    """Whether `X`, an array or a column of pandas, holds strings."""
+    values = np.asarray(X)
+    if values.dtype.kind != "O":
+        return values.dtype.kind in "UST"
+    return values.size > 0 and isinstance(values.flat[0], (str, bytes))
+
+
+def _reshape(shape: tuple[int, ...]) -> str:
+    """What to do with an array that is neither 2-D nor 3-D."""
+    if len(shape) < 2:
+        return (
+            "for one row of a table use X.reshape(1, -1), for one column X.reshape(-1, 1). One "
+            "sample of tokens and channels is 2-D, and passed as X[None]."
+        )
+    joined = f"X.reshape({shape[0]}, {math.prod(shape[1:-1])}, {shape[-1]})"
+    words = f"join the axes that are places, {joined}, so that each place is a token."
+    return words if shape[0] > 1 else f"{words} If the first axis is one too many, use X[0]."
+
+
+def _check_not_one_sample(estimator: Any, shape: tuple[int, int]) -> None:
+    """Raise where 2-D input is one sample, or is flat and nothing says how it is to be cut."""
     n, d = estimator.n_tokens_, estimator.n_channels_
+    fitted = f"this {type(estimator).__name__} was fitted on {n} tokens of {d} channels"
+    if shape == (n, d) and n > 1:
+        raise ValueError(f"X of shape {shape} is one sample, and {fitted}: pass X[None].")
     if estimator.n_tokens is not None or d == 1:
         return
-    fitted = f"this {type(estimator).__name__} was fitted on {n} tokens of {d} channels"
-    if shape == (n, d):
-        raise ValueError(f"X of shape {shape} looks like one sample, and {fitted}: use X[:1].")
     raise ValueError(
         f"X is 2-D, of shape {shape}, but {fitted}. Reshape it to (N, {n}, {d}), or fit with "
         f"n_tokens={n} to pass tables."

@@ -153,6 +153,9 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         Tokens that the optimum uses.
     token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
         Euclidean norm of every token's coefficients.
+    feature_importances_ : ndarray of shape (n_features_in_,)
+        Norm of the token of every column of 2-D X: scikit-learn's SelectFromModel and RFE read
+        it with ``importance_getter="feature_importances_"``.
     beta_, beta_max_ : float
         Penalty strength, absolute, and the smallest at which ``Z = 0``.
     n_iter_ : int
@@ -316,6 +319,9 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         Tokens that the optimum uses.
     token_norms_ : ndarray of shape (n_tokens,) or (n_classes, n_tokens)
         Euclidean norm of every token's coefficients.
+    feature_importances_ : ndarray of shape (n_features_in_,)
+        Norm of the token of every column of 2-D X: scikit-learn's SelectFromModel and RFE read
+        it with ``importance_getter="feature_importances_"``.
     beta_, beta_max_ : float
         Penalty strength, absolute, and the smallest at which ``Z = 0``.
     n_iter_ : int

@@ -88,12 +88,13 @@ def settings(values: dict[str, Any]) -> Iterator[None]:
     activates the inline backend, which switches interactive mode on, and with that undone no later
     figure is shown. For the same reason a setting that the body changed again keeps its value.
     """
-    before = {name: rcParams[name] for name in values}
-    rcParams.update(values)
+    current: Any = rcParams  # Any: the stubs type every key
+    before = {name: current[name] for name in values}
+    current.update(values)
     try:
         yield
     finally:
-        rcParams.update({k: v for k, v in before.items() if rcParams[k] == values[k]})
+        current.update({k: v for k, v in before.items() if current[k] == values[k]})
 
 
 def new_axes(width: float, height: float) -> Axes:
