@@ -66,6 +66,34 @@ def test_fit_by_cross_validation(run, run_json, csv, tmp_path):
     assert f"beta chosen by 3-fold CV among 40, score {model.best_score_:.4g}" in shown
 
 
+def test_the_betas_of_cross_validation_reach_as_far_as_asked(run, npz, tmp_path):
+    out = tmp_path / "m.safetensors"
+    words = ("fit", npz, "--target", "y", "--out", out, "--force", "--cv", 3)
+    told = run(*words, "--eps", 0.2).stderr
+    assert "is the smallest tried" in told and "Pass a smaller --eps." in told
+    assert cf.load_model(out).betas_[-1] == pytest.approx(0.2)
+    run(*words)
+    assert cf.load_model(out).betas_[-1] == pytest.approx(1e-3)
+
+
+def test_cross_validation_that_chooses_no_token_gives_advice_on_options(run, arrays, tmp_path):
+    np.savez(tmp_path / "n.npz", X=arrays["X"], y=np.random.default_rng(3).normal(size=80))
+    words = ("fit", tmp_path / "n.npz", "--target", "y", "--out", tmp_path / "m.st", "--cv", 3)
+    told = run(*words).stderr
+    assert "chose the empty model" in told and "with --scale" in told and "TokenS" not in told
+
+
+def test_explain_says_nothing_of_a_single_channel(run, arrays, tmp_path):
+    three = np.digitize(arrays["y"], [-1, 1])
+    np.savez(tmp_path / "one.npz", X=arrays["X"][:, :, 0], y=three, r=arrays["y"])
+    for target, words in (("y", r"1 .* [02] [+-]\d\S+  [02] [+-]\d"), ("r", r"1 .*█  [+-]\d")):
+        out = tmp_path / f"{target}.safetensors"
+        run("fit", tmp_path / "one.npz", "--target", target, "--out", out)
+        shown = run("explain", out).stdout
+        assert "coefficients" in shown and "reads mostly" not in shown and "/0" not in shown
+        assert re.search(words, shown), shown
+
+
 @pytest.mark.parametrize("cut", [("--group-by-prefix", "."), ("--n-tokens", 3), ()])
 def test_a_model_predicts_on_the_table_it_was_fitted_on(run, table, csv, tmp_path, cut):
     out = tmp_path / "m.safetensors"
@@ -282,6 +310,7 @@ def snapshot(folder):
         ("fit data.npz --target y --out folder --force", "is a directory"),
         ("fit data.npz --target y --out m.st --beta -1", "beta must be a positive number"),
         ("fit data.npz --target y --out m.st --beta 0.1 --cv 3", "give --cv or --beta"),
+        ("fit data.npz --target y --out m.st --eps 0.1", "give --cv as well"),
         ("fit data.npz --target y --out m.st --tol 0", "tol must be a positive number"),
         ("fit nan.npz --target y --out m.st", "X contains NaN or infinity"),
         ("fit short.npz --target y --out m.st", "inconsistent lengths"),

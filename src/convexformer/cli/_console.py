@@ -58,10 +58,13 @@ def fail(message: object) -> NoReturn:
 
 def one_line(message: object) -> str:
     """A message in one line that can be read: what others put into it may be very long."""
-    line = in_options(" ".join(str(message).split()))
-    if len(line) <= LONGEST_LINE:
-        return line
-    return f"{line[: 2 * LONGEST_LINE // 3]} ... {line[-LONGEST_LINE // 3 :]}"
+    return shortened(in_options(" ".join(str(message).split())), LONGEST_LINE)
+
+
+def shortened(text: str, most: int) -> str:
+    """`text`, or its beginning and its end where it has more than `most` characters."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def _say(kind: str, style: str, line: str) -> None:

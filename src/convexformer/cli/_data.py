@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._names import split_names
-from ._console import InputError
-from ._files import check_file, read_npy, read_npz, shortened
+from ._console import InputError, shortened
+from ._files import check_file, read_npy, read_npz
 from ._tables import (
     LEAVE_OUT,
     LONGEST_VALUE,

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._console import InputError, warned
+from ._console import InputError, shortened, warned
 
 LONGEST_REASON = 160  # characters of a reader's own message: NumPy's may hold a whole header
 MOST_BYTES_TOLD = 10**18  # a larger number of bytes is not written out
@@ -44,12 +44,6 @@ def reading(path: Path, cure: str) -> Iterator[None]:
         raise InputError(
             f"{path} cannot be read: {shortened(reason, LONGEST_REASON)}. {cure}"
         ) from error
-
-
-def shortened(text: str, most: int) -> str:
-    """`text`, or its beginning and its end where it has more than `most` characters."""
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def check_file(path: Path) -> None:

@@ -24,7 +24,10 @@ CV = Annotated[
     int | None, typer.Option(min=2, metavar="FOLDS", help="Choose beta by cross-validation.")
 ]
 Eps = Annotated[
-    float, typer.Option(help="Smallest beta that --cv tries, as a fraction of beta_max.")
+    float | None,
+    typer.Option(
+        help="Smallest beta that --cv tries, as a fraction of beta_max.", show_default="0.001"
+    ),
 ]
 Refit = Annotated[
     bool,
@@ -57,7 +60,7 @@ def fit(
     drop: opt.Drop = None,
     beta: Beta = None,
     cv: CV = None,
-    eps: Eps = 1e-3,
+    eps: Eps = None,
     scale: opt.Scale = False,
     refit: Refit = False,
     gates: Gates = None,
@@ -71,6 +74,8 @@ def fit(
     """Fit a model to a certified global optimum (and from there, with --refit) and save it."""
     if cv is not None and beta is not None:
         raise InputError("--cv chooses beta; give --cv or --beta, not both.")
+    if cv is None and eps is not None:
+        raise InputError("--eps says which betas --cv tries; give --cv as well, or leave it out.")
     from ._data import choose_task, read_samples, scaled_weights
     from ._names import remember_names
     from ._words import describe
@@ -117,7 +122,7 @@ _LOSS = "minus half the mean squared error"
 
 
 def _estimator(
-    kind: str, beta: float | None, cv: int | None, eps: float, common: dict[str, Any]
+    kind: str, beta: float | None, cv: int | None, eps: float | None, common: dict[str, Any]
 ) -> Any:
     import convexformer as cf
 
@@ -125,7 +130,7 @@ def _estimator(
     task = "Classifier" if kind == "classification" else "Regressor"
     chosen = getattr(cf, f"Convex{family}{task}{'' if cv is None else 'CV'}")
     if cv is not None:
-        return chosen(cv=cv, eps=eps, **common)
+        return chosen(cv=cv, **({} if eps is None else {"eps": eps}), **common)
     return chosen(0.1 if beta is None else beta, **common)
 
 

@@ -8,13 +8,8 @@ SCALE = "put tokens on one scale with --scale"
 
 HINTS = (
     (
-        r"Raise max_iter or max_time, scale X \(TokenScaler\), raise beta, or accept the gap with "
-        r"a larger tol\.",
-        f"Raise --max-time if you set it, {SCALE}, or accept the gap with a larger --tol.",
-    ),
-    (
-        r"Raise max_iter or max_time, scale X \(TokenScaler\), or accept the gap with a larger "
-        r"tol\.",
+        r"Raise max_iter or max_time, scale X \(TokenScaler\),(?: raise beta,)? or accept the gap "
+        r"with a larger tol\.",
         f"Raise --max-time if you set it, {SCALE}, or accept the gap with a larger --tol.",
     ),
     (
