@@ -67,6 +67,13 @@ def test_nothing_that_is_printed_commands_the_terminal(wrap):
     assert "␛[2J" in styles and "[red]:smile:" in styles
 
 
+def test_signs_in_names_cut_no_number_off(run, run_json, hostile):
+    shown = run("explain", hostile / "h.st").stdout
+    reads = run_json("explain", hostile / "h.st")["reads"]
+    for term in (term for terms in reads.values() for term in terms):
+        assert f" {term['coefficient']:+#.2g}" in shown
+
+
 def test_live_lines_and_warnings_show_names_safely(monkeypatch):
     screen = io.StringIO()
     console = Terminal(file=screen, force_terminal=True, width=100)

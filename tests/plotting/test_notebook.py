@@ -13,13 +13,14 @@ pyplot.plot([1, 2, 3]);"""
 STATE = """\
 import matplotlib
 print(matplotlib.get_backend(), matplotlib.is_interactive(), matplotlib.rcParams["font.size"])"""
+PATIENCE = 300  # seconds: a busy machine starts kernels slowly
 FONT_SIZE = 7.0  # points; differs from matplotlib's default and from that of our figures
 
 
 def run(*cells):
     """Execute code cells in one kernel; return the outputs of each."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=PATIENCE, startup_timeout=PATIENCE).execute()
     return [cell.outputs for cell in notebook.cells]
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from . import _options as opt
 from ._console import InputError, check_output, emit, friendly, out
 from ._figures import FIGURES, headless, save
+from ._terminal import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -122,14 +123,14 @@ def _table(result: dict[str, Any], most: int = 20) -> Table:
         terms = [_term(term, shown) for term in result["reads"][token]]
         words = Columns(terms, padding=(0, 2, 0, 0))  # as many beside each other as there is room
         length = bar(norms[token], max(norms.values()), 10)
-        table.add_row(Text(token, "bold"), f"{norms[token]:#.3g}", length, words)
+        table.add_row(Text(visible(token), "bold"), f"{norms[token]:#.3g}", length, words)
     if len(norms) > most:
         table.add_row(Text(f"and {len(norms) - most} more", "dim"))
     return table
 
 
 def _term(term: dict[str, Any], shown: list[str]) -> Text:
-    where = "/".join(term[name] for name in shown)
+    where = visible("/".join(term[name] for name in shown))
     if term.get("gate"):  # gate 0 is always open
         where += f" (gate {term['gate']})"
     colour = "red" if term["coefficient"] > 0 else "blue"

@@ -23,6 +23,7 @@ from ._console import (
     write,
 )
 from ._figures import FIGURES, headless, save
+from ._terminal import visible
 
 if TYPE_CHECKING:
     from convexformer import AttentionPath
@@ -181,7 +182,7 @@ def _show(result: dict[str, Any], most: int = 12) -> None:
             f"{model['beta']:.3g}",
             str(model["n_tokens_used"]),
             f"{model['relative_gap']:.1e}",
-            Text(" ".join(largest), "bold"),
+            Text(visible(" ".join(largest)), "bold"),
         )
     console.print(table)
     order = result["entry_order"]

@@ -83,7 +83,11 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Everything that is printed comes through here, in tables and live lines too."""
+        """Everything that is printed comes through here, in tables and live lines too.
+
+        A sign is wider than the character that it stands for. Tables therefore call :func:`visible`
+        themselves, so that columns are measured with the signs and no number is cut off.
+        """
         for segment in super().render(renderable, options):
             if segment.control or not UNSAFE.search(segment.text):
                 yield segment

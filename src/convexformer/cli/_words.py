@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from ._terminal import visible
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -139,7 +141,9 @@ def token_table(model: Any, tokens: Sequence[str] | None, most: int = 12) -> Tab
     table = plain_table("token", "norm", "", right=("norm",))
     for k in order[:most]:
         name = tokens[k] if tokens is not None else str(k)
-        table.add_row(Text(name, "bold"), f"{norms[k]:#.3g}", bar(norms[k], norms[order[0]]))
+        table.add_row(
+            Text(visible(name), "bold"), f"{norms[k]:#.3g}", bar(norms[k], norms[order[0]])
+        )
     if len(order) > most:
         table.add_row(Text(f"and {len(order) - most} more", "dim"), "", "")
     return table
