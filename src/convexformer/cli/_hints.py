@@ -27,7 +27,8 @@ HINTS = (
         SCALE,
     ),
     (
-        r"For class labels, use a classifier, such as ConvexAttentionClassifier\.",
+        r"For class labels, use a classifier, such as ConvexAttentionClassifier; for "
+        r"attention_path, set task='classification'\.",
         "For class labels, use --task classification.",
     ),
 )

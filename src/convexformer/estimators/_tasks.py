@@ -38,7 +38,9 @@ class Regression(RegressorMixin):
         """`y` as passed, in float64, and the same as ``(N, c)``."""
         _check_rank(self, y)
         with numbers_only(
-            "y", "For class labels, use a classifier, such as ConvexAttentionClassifier."
+            "y",
+            "For class labels, use a classifier, such as ConvexAttentionClassifier; for "
+            "attention_path, set task='classification'.",
         ):
             y = check_array(
                 as_numpy(y, "y"), ensure_2d=False, dtype=np.float64, input_name="y", estimator=self
