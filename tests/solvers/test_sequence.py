@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tests.sequences import RawSequence, make, nasty
 
-from convexformer.problem.sequence import SequenceProblem, dual_norms, norms
+from convexformer.problem.positions import dual_norms, norms
+from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers.row_prox import prox
 from convexformer.solvers.sequence import MEMORY, Anderson, solve_sequence
 

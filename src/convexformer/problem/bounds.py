@@ -19,7 +19,7 @@ its column means and errors bounded entry by entry: three passes, accurate for a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import fsum, inf, nan
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -158,14 +158,22 @@ def _row_blocks(design: Design) -> Iterator[slice]:
 
 
 def objective_bounds(
-    problem: Problem, Z: Array, b: Array, beta: float, tol: float
+    problem: Problem,
+    Z: Array,
+    b: Array,
+    beta: float,
+    tol: float,
+    centred: Callable[..., Products] = CentredProducts,
 ) -> tuple[float, float]:
-    """An upper bound of ``P(Z, b)``, and a lower bound of the least objective of all models."""
+    """An upper bound of ``P(Z, b)``, and a lower bound of the least objective of all models.
+
+    `centred` makes the products of the second way, from the design and the weights.
+    """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         quick = _bounds(problem, Z, b, beta, PlainProducts(problem))
         if quick[0] - quick[1] <= tol * quick[0] or not np.isfinite(Z).all():
             return quick
-        careful = CentredProducts(problem.design, problem.weight)
+        careful = centred(problem.design, problem.weight)
         primal, dual = _bounds(problem, Z, b, beta, careful)
     return min(primal, quick[0]), max(dual, quick[1])  # each of them holds
 

@@ -1,12 +1,13 @@
 r"""Matrix targets: every position attends to every other, with a certificate.
 
-.. math:: \hat Y_i[r, l] = \sum_j \sum_k Z_{jl}[r, k]\, X_i[k, j] + b_l, \qquad
-          P = \tfrac12 \sum_{i,r,l} a_i (\hat Y_i[r, l] - Y_i[r, l])^2
+.. math:: F_i[r, l] = \sum_j \sum_k Z_{jl}[r, k]\, X_i[k, j] + b_l, \qquad
+          P = \sum_{i,r} a_i\, \mathrm{loss}(F_i[r], Y_i[r])
           + \beta \sum_{j,l} \Bigl(\max_r \sum_k Z^+_{jl}[r, k] + \max_r \sum_k Z^-_{jl}[r, k]\Bigr)
 
 is the exact program of heads :math:`W_1 X W_2 w_3` whose attention :math:`W_1` is row-substochastic
 (rows sum to at most one). Where rows of :math:`W_1` must sum to one, the exact program is the same
-*subject to* all rows of each :math:`Z_{jl}` having equal sums. Outputs are problems of their own.
+*subject to* all rows of each :math:`Z_{jl}` having equal sums. Outputs are problems of their own,
+unless the loss is joint (softmax).
 
 Inside, coefficients are read as those of a token design with one output per (target, output):
 ``T (n, d, n, c)``, indexed (source k, channel j, target r, output l).
@@ -20,12 +21,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .certificate import Certificate, check_range
+from .certificate import Certificate
+from .losses import Loss, Squared
+from .moments import Moments, moments_of
+from .positions import AttentionPenalty, PositionDesign, PositionProblem
 from .tokens import TokenDesign
 
 Array = NDArray[np.float64]
 
 ATTENTION = ("stochastic", "substochastic")
+SUM_BITS = 52  # sums of multiples of 2**-52 times the sum of their sizes are exact
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,14 @@ class AttentionParts:
 
 
 class SequenceProblem:
-    r"""Regression of a matrix per sample, squared loss.
+    r"""Targets of every position: numbers, counts or classes.
 
     Parameters
     ----------
     X : ndarray of shape (N, n, d)
         float32 or float64.
     Y : array-like of shape (N, n, c)
-        Targets.
+        Targets: numbers, counts, -1/+1 (:class:`Logistic`) or one-hot vectors (:class:`Softmax`).
     attention : {"stochastic", "substochastic"}
         Whether rows of attention sum to one, or to at most one (the program the paper prints).
     sample_weight : array-like of shape (N,), optional
@@ -80,6 +85,13 @@ class SequenceProblem:
         counted; both may hold anything there, NaN included.
     intercept : bool
         Whether an unpenalised intercept per output is part of the model, the same at all positions.
+    loss : Loss
+        Squared by default.
+
+    Attributes
+    ----------
+    positions : PositionProblem
+        The same problem with one row per position, which knows losses, intercepts and certificates.
 
     Notes
     -----
@@ -87,8 +99,8 @@ class SequenceProblem:
     What is evaluated is always ``feasible(Z)``, which differs from a solver's Z by rounding only.
 
     With stochastic attention and an intercept, a constant added to a channel of X changes nothing
-    but the intercept; channels are then read less their means (unless there is a mask, whose zero
-    rows do not shift along).
+    but the intercept; quadratic models then read channels less their means (unless there is a mask,
+    whose zero rows do not shift along).
 
     Examples
     --------
@@ -109,25 +121,33 @@ class SequenceProblem:
         sample_weight: ArrayLike | None = None,
         mask: NDArray[np.bool_] | None = None,
         intercept: bool = True,
+        loss: Loss | None = None,
     ) -> None:
         if attention not in ATTENTION:
             raise ValueError(f"attention must be one of {ATTENTION}, got {attention!r}.")
         self.design, self.attention, self.intercept = TokenDesign(X, mask), attention, intercept
+        self.loss = Squared() if loss is None else loss
         N, n, d = X.shape
         targets = np.asarray(Y, dtype=np.float64)
         if targets.ndim != 3 or targets.shape[:2] != (N, n):
             raise ValueError(f"Y must have shape ({N}, {n}, c), got {targets.shape}.")
-        self.shape = (d, targets.shape[2], n, n)
-        self.n_outputs = targets.shape[2]
+        self.n_outputs = c = targets.shape[2]
+        self.shape = (d, c, n, n)
         self.weight = self._weigh(sample_weight, mask)  # (N, n), or (N, 1) for all positions alike
-        seen = np.broadcast_to(self.weight > 0, (N, n))[:, :, None]
-        if not np.all(np.isfinite(targets) | ~seen):
+        weight = np.broadcast_to(self.weight, (N, n)).ravel()
+        seen, rows = weight > 0, targets.reshape(-1, c)
+        if not np.all(np.isfinite(rows[seen])):
             raise ValueError("Y contains NaN or infinity.")
-        targets = np.where(seen, targets, 0.0)
-        self._total = float(self.weight.sum()) * (n // self.weight.shape[1])
-        self._shift = self._mean(targets) if intercept else np.zeros(self.n_outputs)
-        self.Y = np.where(seen, targets - self._shift, 0.0)
-        self._center = self._channel_means() if intercept and self._shifts_along else None
+        rows = np.where(seen[:, None], rows, rows[np.argmax(seen)])  # any valid target will do
+        self.positions = PositionProblem(
+            PositionDesign(self.design),
+            self.loss,
+            AttentionPenalty(attention, n),
+            rows,
+            weight,
+            intercept,
+        )
+        self._center = self._channel_means() if self.positions.shared else None
 
     def _weigh(self, sample_weight: ArrayLike | None, mask: NDArray[np.bool_] | None) -> Array:
         N = self.design.n_samples
@@ -141,184 +161,88 @@ class SequenceProblem:
             raise ValueError("No target is left to fit: all have weight zero or are masked.")
         return by_position
 
-    @property
-    def _shifts_along(self) -> bool:
-        """Whether a constant added to a channel is the same as another intercept."""
-        return self.attention == "stochastic" and self.design.mask is None
-
     def _channel_means(self) -> Array:
         n = self.design.n_groups
         means = self.design.means(self.weight[:, 0]).mean(axis=0)  # (d,)
         return np.tile(means, (n, 1))
 
-    def _mean(self, R: Array) -> Array:
-        """Weighted mean over samples and positions, ``(c,)``."""
-        i, r = np.unravel_index(np.argmax(self.weight > 0), self.weight.shape)
-        first = R[i, r]  # constant targets give exactly themselves
-        return first + np.sum(self.weight[:, :, None] * (R - first), axis=(0, 1)) / self._total
-
     # Coefficients -----------------------------------------------------------------------------
 
     def feasible(self, Z: Array) -> Array:
-        """`Z` with exactly equal row sums where attention is stochastic, up to one rounding.
+        """`Z` with exactly equal row sums where attention is stochastic.
 
+        Entries are rounded to multiples of one power of two per matrix, of which sums are exact.
         What a row lacks to the mean of its matrix's row sums goes to its largest entry, so that
-        zeros stay zeros.
+        zeros stay zeros. Coefficients that are feasible already stay as they are.
         """
-        if self.attention == "substochastic":
+        if self.attention == "substochastic" or not np.isfinite(Z).all():
             return Z
-        Z = Z.copy()
-        largest = np.argmax(np.abs(Z), axis=3)[..., None]
-        for _ in range(2):  # the second round removes the rounding of the first
-            sums = Z.sum(axis=3)
-            missing = sums.mean(axis=2, keepdims=True) - sums
-            entry = np.take_along_axis(Z, largest, axis=3) + missing[..., None]
-            np.put_along_axis(Z, largest, entry, axis=3)
+        for _ in range(3):  # the repair may enlarge entries beyond the power of two they suit
+            before, Z = Z, _equalised(Z)
+            if np.array_equal(before, Z):
+                break
         return Z
 
     def parts(self, Z: Array) -> AttentionParts:
         """Nonnegative parts of ``feasible(Z)``, the attention of the equivalent network."""
         return AttentionParts.of(self.feasible(Z), self.attention)
 
-    # Primal -----------------------------------------------------------------------------------
+    def columns(self, Z: Array) -> Array:
+        """``feasible(Z)`` as coefficients ``(n, d n, c)`` of `positions`."""
+        return to_tokens(self.feasible(Z)).reshape(self.positions.shape)
 
-    def _scores(self, T: Array) -> Array:
-        """Prediction without intercept, from centred channels: ``(N, n, c)``."""
-        n, d, _, c = T.shape
-        S = self.design.predict(T.reshape(n, d, n * c)).reshape(-1, n, c)
-        return S if self._center is None else S - np.tensordot(self._center, T, axes=2)
+    # Values -----------------------------------------------------------------------------------
 
-    def _lift(self, T: Array) -> Array:
-        """What centring takes from the scores, the same at all positions: ``(c,)``."""
-        if self._center is None:
-            return np.zeros(self.n_outputs)
-        return np.tensordot(self._center, T, axes=2).mean(axis=0)
+    @property
+    def beta_max(self) -> float:
+        """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
+        return self.positions.beta_max
 
     def best_intercept(self, Z: Array) -> Array:
         """The intercept that minimises the loss at `Z`, for raw X and Y."""
-        T = to_tokens(self.feasible(Z))
-        return self._inner_intercept(self._scores(T)) + self._shift - self._lift(T)
-
-    def _inner_intercept(self, S: Array) -> Array:
-        if not self.intercept:
-            return np.zeros(self.n_outputs)
-        return np.sum(self.weight[:, :, None] * (self.Y - S), axis=(0, 1)) / self._total
+        T, inner = self.columns(Z), self.positions
+        return inner.outer_intercept(T, inner.settle(T, inner.scores(T), inner.null_intercept)[0])
 
     def predict(self, Z: Array, b: Array) -> Array:
-        """``(N, n, c)``."""
-        T = to_tokens(self.feasible(Z))
-        return self._scores(T) + b + self._lift(T)
+        """Scores ``(N, n, c)``."""
+        F = self.positions.predict(self.columns(Z), b)
+        return F.reshape(*self.design.X.shape[:2], self.n_outputs)
 
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``."""
-        T = to_tokens(self.feasible(Z))
-        return self._primal(T, self._scores(T), b, beta)
+        return self.positions.objective(self.columns(Z), b, beta)
 
-    def _primal(self, T: Array, S: Array, b: Array, beta: float) -> float:
-        R = S + (b + self._lift(T) - self._shift) - self.Y
-        loss = 0.5 * float(np.sum(self.weight[:, :, None] * R * R))
-        return loss + beta * float(np.sum(norms(T)))
+    def certificate(self, Z: Array, b: Array, beta: float, tol: float = 1e-6) -> Certificate:
+        """Bounds at ``feasible(Z)`` and `b` that hold in exact arithmetic, from the data alone.
 
-    # Dual -------------------------------------------------------------------------------------
-
-    @cached_property
-    def beta_max(self) -> float:
-        """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
-        V = self._dual_point(np.zeros_like(self.Y))
-        M = self._correlate(V)
-        if self.design.is_noise(M, V):
-            return 0.0
-        return check_range(float(np.max(dual_norms(M, self.attention), initial=0.0)))
-
-    def _dual_point(self, S: Array) -> Array:
-        """Weighted residuals, made to sum to zero where there is an intercept."""
-        w = self.weight[:, :, None]
-        V = w * (self.Y - S - self._inner_intercept(S))
-        if self.intercept:
-            for _ in range(2):  # the second round removes the rounding of the first
-                V -= w * (V.sum(axis=(0, 1)) / self._total)
-        return V
-
-    def _correlate(self, V: Array) -> Array:
-        """``M[k, j, r, l] = sum_i X_i[k, j] V_i[r, l]``."""
-        n, c = V.shape[1:]
-        M = self.design.correlate(V.reshape(len(V), -1)).reshape(n, -1, n, c)
-        if self._center is not None:
-            M -= self._center[:, :, None, None] * V.sum(axis=0)
-        return M
-
-    def _dual_value(self, S: Array, beta: float) -> float:
-        V = self._dual_point(S)
-        w = np.broadcast_to(self.weight[:, :, None], V.shape)
-        ratio = np.divide(V, w, out=np.zeros_like(V), where=w > 0)
-        top, bottom = np.sum(self.Y * V, axis=(0, 1)), np.sum(ratio * V, axis=(0, 1))
-        limits = dual_norms(self._correlate(V), self.attention)
-        return best_on_ray(top, bottom, limits if self.beta_max > 0 else 0 * limits, beta)
-
-    def certificate(self, Z: Array, b: Array, beta: float) -> Certificate:
-        """Primal and dual value at ``feasible(Z)`` and intercept `b`, from the data, in float64."""
-        T = to_tokens(self.feasible(Z))
-        S = self._scores(T)
-        primal = self._primal(T, S, b, beta)
-        return Certificate(primal, self._dual_value(S, beta), float(beta), self.beta_max)
+        ``dual <= min P <= P(feasible(Z), b) <= primal``.
+        """
+        return self.positions.certificate(self.columns(Z), b, beta, tol)
 
     # Moments ----------------------------------------------------------------------------------
 
     @cached_property
     def moments(self) -> Moments:
-        """All that the objective depends on, without the samples."""
-        n, d = self.design.n_groups, self.design.dim
-        gram, sums = self.design.gram(np.arange(n), self.weight, self._center)
-        cross = self._correlate(self.weight[:, :, None] * self.Y)
-        energy = np.sum(self.weight[:, :, None] * self.Y**2, axis=(0, 1))
-        total = self._total if self.intercept else np.inf
-        return Moments(gram, cross.reshape(n * d, n, -1), sums, energy, total)
+        """The squared loss without the samples."""
+        Y = self.positions.Y.reshape(*self.design.X.shape[:2], self.n_outputs)
+        return self.model(self.weight[:, :, None], Y)
+
+    def model(self, weight: Array, Y: Array, joint: bool = False) -> Moments:
+        """A weighted squared loss of targets ``Y (N, n, c)``, see :func:`moments_of`."""
+        return moments_of(self.design, self._center, weight, Y, self.intercept, joint)
 
 
-@dataclass(frozen=True)
-class Moments:
-    r"""The loss as a quadratic, the intercept minimised out; its cost does not depend on N.
-
-    With :math:`q` the stacked `sums` and :math:`s` the total weight, the Hessian of an output is
-    ``blockdiag(gram) - q q' / s``.
-
-    Attributes
-    ----------
-    gram : ndarray of shape (m, p, p)
-        Per target position (m = n), or one for all (m = 1); p = n d.
-    cross : ndarray of shape (p, n, c)
-    sums : ndarray of shape (p, m)
-        Weighted sums of the columns of X.
-    energy : ndarray of shape (c,)
-        Weighted squares of the targets.
-    total : float
-        Total weight, infinite where there is no intercept.
-    """
-
-    gram: Array
-    cross: Array
-    sums: Array
-    energy: Array
-    total: float
-
-    def correlate(self, T: Array) -> Array:
-        """Minus the gradient at coefficients ``T (p, n, c)``: the correlations with residuals."""
-        p, n, c = T.shape
-        lift = np.einsum("pr,prl->l", np.broadcast_to(self.sums, (p, n)), T) / self.total
-        M = self.cross + self.sums[:, :, None] * lift
-        if len(self.gram) == 1:
-            return M - (self.gram[0] @ T.reshape(p, n * c)).reshape(p, n, c)
-        return M - np.matmul(self.gram, T.transpose(1, 0, 2)).transpose(1, 0, 2)
-
-    def gap(self, T: Array, M: Array, beta: float, attention: str) -> float:
-        """Relative duality gap at coefficients ``T (p, n, c)`` with correlations `M`."""
-        p, n, c = T.shape
-        blocks = (n, p // n, n, c)
-        top = self.energy - np.einsum("prl,prl->l", self.cross, T)
-        bottom = np.maximum(0.0, top - np.einsum("prl,prl->l", M, T))
-        dual = best_on_ray(top, bottom, dual_norms(M.reshape(blocks), attention), beta)
-        primal = 0.5 * float(bottom.sum()) + beta * float(np.sum(norms(T.reshape(blocks))))
-        return (primal - dual) / primal if primal > 0 else primal - dual
+def _equalised(Z: Array) -> Array:
+    """Entries rounded, and row sums made equal."""
+    size = np.abs(Z).sum(axis=3).max(axis=2)[..., None, None]  # (d, c, 1, 1)
+    grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - SUM_BITS)
+    Z = np.rint(Z / grid) * grid
+    sums = Z.sum(axis=3, keepdims=True)
+    common = np.rint(sums.mean(axis=2, keepdims=True) / grid) * grid
+    largest = np.argmax(np.abs(Z), axis=3)[..., None]
+    entry = np.take_along_axis(Z, largest, axis=3) + (common - sums)
+    np.put_along_axis(Z, largest, entry, axis=3)
+    return Z
 
 
 def to_tokens(Z: Array) -> Array:
@@ -329,36 +253,3 @@ def to_tokens(Z: Array) -> Array:
 def from_tokens(T: Array) -> Array:
     """``T (n, d, n, c)`` as ``Z (d, c, n, n)``."""
     return np.ascontiguousarray(T.transpose(1, 3, 2, 0))
-
-
-def norms(T: Array) -> Array:
-    r""":math:`\max_r \sum_k Z^+[r, k] + \max_r \sum_k Z^-[r, k]` of every matrix: ``(d, c)``.
-
-    With equal row sums this is :math:`\max_r \|Z[r, :]\|_1`.
-    """
-    above, below = np.maximum(T, 0.0).sum(axis=0), np.maximum(-T, 0.0).sum(axis=0)  # (d, n, c)
-    return above.max(axis=1) + below.max(axis=1)
-
-
-def dual_norms(M: Array, attention: str) -> Array:
-    r""":math:`\sum_r \max_k M[r, k]`, the larger of that of M and of -M: ``(d, c)``.
-
-    For substochastic attention rows count only where their maximum is positive.
-    """
-    above, below = M.max(axis=0), -M.min(axis=0)  # (d, n, c)
-    if attention == "substochastic":
-        above, below = np.maximum(above, 0.0), np.maximum(below, 0.0)
-    return np.maximum(above.sum(axis=1), below.sum(axis=1))
-
-
-def best_on_ray(top: Array, bottom: Array, dual: Array, beta: float) -> float:
-    r"""Largest :math:`s \langle Y, V\rangle - \frac{s^2}2 \|V\|^2` with ``s V`` feasible.
-
-    Per output, as outputs are problems of their own: `top` is ``<Y, V>``, `bottom` is ``||V||^2``,
-    both ``(c,)``; `dual (d, c)` are the dual norms.
-    """
-    largest = dual.max(axis=0)
-    limit = np.divide(beta, largest, out=np.full_like(largest, np.inf), where=largest > 0)
-    free = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
-    s = np.minimum(np.maximum(free, 0.0), limit)
-    return float(np.sum(s * top - 0.5 * s * s * bottom))

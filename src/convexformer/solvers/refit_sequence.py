@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from ..problem.sequence import Moments, SequenceProblem, from_tokens, to_tokens
+from ..problem.moments import Moments
+from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
 from .refit import RIDGE, Refitted
 from .solution import Solution
 
@@ -53,7 +54,7 @@ def refit_sequence(problem: SequenceProblem, solution: Solution, ridge: float = 
     T = to_tokens(solution.Z)  # (n, d, n, c)
     n, d, _, c = T.shape
     chosen = (T != 0).reshape(n * d, n, c)
-    diagonal = np.broadcast_to(np.einsum("mpp->pm", moments.gram), (n * d, n))
+    diagonal = np.broadcast_to(np.einsum("spp->ps", moments.gram), (n * d, n))
     strength, refitted = np.zeros(c), np.zeros((n * d, n, c))
     for j in range(c):
         if np.any(chosen[:, :, j]):
@@ -81,16 +82,16 @@ class _Output:
         ``z = K (c + q u + E v)``, where ``K`` is its inverse Hessian and ``v`` makes
         ``E' z = s``. Left are ``sum_r v_r = 0`` and ``total u = sum_r q_r' z_r`` for s and u.
         """
-        size, intercept = self.n_sums + 1, np.isfinite(self.moments.total)
+        size, border = self.n_sums + 1, self.moments.border
         left, right = np.zeros((size, size)), np.zeros(size)
-        if intercept:
-            left[-1, -1] = self.moments.total
+        if border is not None:
+            left[-1, -1] = border.total[self.output]
         rows = [self._row(r) for r in range(self.chosen.shape[1])]
         for row in rows:
             left += row.left
             right += row.right
         # a row without entries in a channel has the sum zero there, and so have all others
-        free = np.append(np.all([row.bound for row in rows], axis=0), intercept)
+        free = np.append(np.all([row.bound for row in rows], axis=0), border is not None)
         x = np.zeros(size)
         x[free] = np.linalg.solve(left[np.ix_(free, free)], right[free])
         Z = np.zeros(self.chosen.shape)
@@ -101,13 +102,14 @@ class _Output:
     def _row(self, r: int) -> _Row:
         """Target position `r`, its multipliers eliminated."""
         m, used = self.moments, np.flatnonzero(self.chosen[:, r])
-        column = r if len(m.gram) > 1 else 0
-        Q = m.gram[column][np.ix_(used, used)]
+        system = (r * m.cross.shape[2] + self.output) * len(m.gram) // m.cross[0].size
+        Q = m.gram[system][np.ix_(used, used)]
         Q[np.diag_indices_from(Q)] += self.ridge
         channel = used % self.n_sums if self.n_sums else used
         E = (channel[:, None] == np.arange(self.n_sums)).astype(float)
         bound = np.any(E, axis=0)  # sums that this row has entries for
-        E, q = E[:, bound], m.sums[used, column]
+        E = E[:, bound]
+        q = np.zeros(len(used)) if m.border is None else m.border.sums[used, r, self.output]
         K = np.column_stack([m.cross[used, r, self.output], q, E])
         if len(used):
             K = cho_solve(cho_factor(Q, lower=True), K)

@@ -1,25 +1,34 @@
-r"""Matrix targets: Douglas-Rachford splitting on the Gram form, accelerated, with certificates.
+r"""Matrix targets: proximal Newton, whose models are minimised by Douglas-Rachford splitting.
 
-In units where every channel has the step size one, a point :math:`S` gives
+Newton's method models the loss, at the current point, as a weighted squared loss of every target
+(:class:`~convexformer.problem.sequence.Moments`), and searches the true objective along the step to
+the model's minimiser. For the squared loss the model is the loss, and one is enough.
+
+A model is minimised on its Gram matrices alone: no step depends on the number of samples. In units
+where every channel has the step size one, a point :math:`S` gives
 
 .. math:: T = \mathrm{prox}(S), \qquad U = (H + I)^{-1} (C + 2 T - S), \qquad
           S^+ = S + \alpha (U - T)
 
-with :math:`H` and :math:`C` the quadratic and linear part of the loss, :math:`T` the solution in
+with :math:`H` and :math:`C` the quadratic and linear part of the model, :math:`T` the solution in
 the making and :math:`S - T` its dual. Each output is an iteration of its own, and Anderson
-acceleration extrapolates each. One factorisation serves all targets and outputs; no step depends
-on the number of samples.
+acceleration extrapolates each.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from ..problem.sequence import Moments, SequenceProblem, from_tokens, to_tokens
+from ..problem import Huber
+from ..problem.moments import Border, Moments, apply
+from ..problem.positions import PositionProblem
+from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
 from .row_prox import Levels, prox
-from .solution import Callback, Clock, Solution
+from .solution import Callback, Clock, Iterate, Solution
 
 Array = NDArray[np.float64]
 
@@ -28,6 +37,9 @@ CHECK_EVERY = 10  # iterations between certified gaps, which cost about one iter
 MEMORY = 5
 REJECT = 2.0  # an extrapolation may raise the residual by this factor at most
 BALANCE = 2.0  # imbalance of the residuals at which the step size changes
+MODEL_GAP = 0.05  # of the true gap: to what gap a Newton model is minimised
+FARTHEST = 100.0  # scores (or deltas of Huber) that a target of a model is away at most
+MOST_HALVINGS = 40  # of a Newton step
 
 
 def solve_sequence(
@@ -83,39 +95,123 @@ def solve_sequence(
         Z = np.zeros(problem.shape)
     else:
         start = np.zeros(problem.shape) if init is None else problem.feasible(init.Z)
-        T = _minimise(problem, beta, to_tokens(start), tol, clock)
+        minimise = _quadratic if problem.loss.quadratic else _newton
+        T = minimise(problem, beta, to_tokens(start), tol, clock)
         Z = problem.feasible(from_tokens(T))
     b = problem.best_intercept(Z)
-    certificate = problem.certificate(Z, b, beta)
+    certificate = problem.certificate(Z, b, beta, tol)
     if not clock.trace:
         clock.record(certificate.relative_gap, Z.reshape(-1, *Z.shape[2:]))
     status = clock.status(certificate.relative_gap <= tol)
     return Solution(Z, b, certificate, status, clock.n_iter, clock.trace)
 
 
-def _minimise(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: Clock) -> Array:
-    """Iterate from ``T (n, d, n, c)`` until the gap is below `tol` or the clock expires."""
-    moments = problem.moments
-    splitting = Splitting(moments, beta, problem.attention == "stochastic", T.shape)
-    acceleration = Anderson(T.size // problem.n_outputs, problem.n_outputs)
+def _quadratic(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: Clock) -> Array:
+    """The squared loss, from ``T (n, d, n, c)``: its model is the loss."""
+
+    def done(primal: float, dual: float, T: Array) -> bool:
+        gap = (primal - dual) / primal if primal > 0 else primal - dual
+        clock.record(gap, _matrices(T))
+        return not gap > 0.9 * tol  # the exact gap differs by rounding
+
+    return minimise_model(problem.moments, beta, problem.attention, T, done, clock)
+
+
+def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: Clock) -> Array:
+    """Any other loss, from ``T (n, d, n, c)``."""
+    inner, shape = problem.positions, T.shape
+    Z = T.reshape(inner.shape)
+    at = Iterate.at(inner, Z, inner.scores(Z), inner.null_intercept)
+    damping, precision = 1.0, MODEL_GAP
+    while True:
+        gap = at.gap(inner, inner.dual_point(at.F), beta)
+        clock.record(gap, _matrices(at.Z.reshape(shape)))
+        if not gap > 0.9 * tol or clock.expired:
+            return at.Z.reshape(shape)
+        slack = max(precision * gap, 0.3 * tol) * at.primal(beta)
+        model = _model(problem, at, damping)
+        T = minimise_model(
+            model,
+            beta,
+            problem.attention,
+            at.Z.reshape(shape),
+            lambda primal, dual, _, slack=slack: not primal - dual > slack,
+            clock,
+        )
+        clock.n_iter += 1
+        found, t = _search(inner, beta, at, T.reshape(inner.shape))
+        if found is None and precision < MODEL_GAP and damping == 1.0:
+            return at.Z.reshape(shape)  # no step leads down but for rounding
+        precision = MODEL_GAP if found is not None else 1e-3 * MODEL_GAP
+        damping = 0.1 * damping if t >= 1.0 else 1.0
+        at = found or at
+
+
+def _model(problem: SequenceProblem, at: Iterate, damping: float) -> Moments:
+    """The loss at a point as a weighted squared loss."""
+    inner, loss = problem.positions, problem.loss
+    shape = (*problem.design.X.shape[:2], problem.n_outputs)
+    _, V, H = inner.expansion(at.F)
+    if loss.damps:
+        H = loss.curvature(at.F, inner.Y, damping)
+    reach = FARTHEST * (loss.delta if isinstance(loss, Huber) else 1.0)
+    H = np.maximum(H, np.abs(V) / reach)
+    targets = at.F + np.divide(V, H, out=np.zeros(V.shape), where=H > 0)
+    weight = np.ascontiguousarray(inner.weight[:, None] * H).reshape(shape)
+    return problem.model(weight, np.ascontiguousarray(targets).reshape(shape), loss.joint)
+
+
+def _search(
+    problem: PositionProblem, beta: float, at: Iterate, Z: Array
+) -> tuple[Iterate | None, float]:
+    """The first point with a lower objective, back from `Z` towards `at`, and its step."""
+    S, t = problem.scores(Z), 1.0
+    for _ in range(MOST_HALVINGS):
+        found = Iterate.at(problem, at.Z + t * (Z - at.Z), at.S + t * (S - at.S), at.b)
+        if found.primal(beta) < at.primal(beta):
+            return found, t
+        t *= 0.5
+    return None, 0.0
+
+
+def _matrices(T: Array) -> Array:
+    """Which matrices of ``T (n, d, n, c)`` are not zero, as a trace counts them."""
+    return np.any(T, axis=(0, 2)).reshape(-1, 1, 1)
+
+
+def minimise_model(
+    model: Moments,
+    beta: float,
+    attention: str,
+    T: Array,
+    done: Callable[[float, float, Array], bool],
+    clock: Clock,
+) -> Array:
+    """Minimise a quadratic model from ``T (n, d, n, c)``.
+
+    Until `done`, which is told primal value, dual value and coefficients, or the clock expires.
+    """
+    splitting = Splitting(model, beta, attention == "stochastic", T.shape)
+    own = 1 if model.joint else T.shape[3]  # iterations of their own
+    acceleration = Anderson(T.size // own, own)
     S = splitting.start(T)
-    next_balance = 4 * CHECK_EVERY
+    step, next_balance = 0, 4 * CHECK_EVERY
     while True:
         splitting.step(S)
-        if clock.n_iter % CHECK_EVERY == 0 or clock.expired:
+        if step % CHECK_EVERY == 0 or clock.expired:
             T = splitting.coefficients
-            M = moments.correlate(T.reshape(moments.cross.shape))
-            gap = moments.gap(T.reshape(M.shape), M, beta, problem.attention)
-            clock.record(gap, np.any(T, axis=(0, 2)).reshape(-1, 1, 1))
-            if gap <= 0.9 * tol or clock.expired:  # the exact gap differs by rounding
+            M = model.correlate(T.reshape(model.cross.shape))
+            primal, dual = model.bounds(T.reshape(M.shape), M, beta, attention)
+            if done(primal, dual, T) or clock.expired:
                 return T
-            if clock.n_iter >= next_balance:
-                next_balance = int(1.25 * clock.n_iter) + CHECK_EVERY
+            if step >= next_balance:
+                next_balance = int(1.25 * step) + CHECK_EVERY
                 factor = splitting.imbalance(S)
                 if not 1 / BALANCE <= factor <= BALANCE:
                     S = splitting.rescale(S, factor)
                     acceleration.reset()
                     splitting.step(S)
+        step += 1
         clock.n_iter += 1
         S = acceleration(S, RELAXATION * splitting.residual)
 
@@ -126,7 +222,8 @@ class Splitting:
     def __init__(self, moments: Moments, beta: float, stochastic: bool, shape: tuple) -> None:
         self.moments, self.beta, self.stochastic, self.shape = moments, beta, stochastic, shape
         n, d = shape[:2]
-        curvature = np.einsum("mpp->p", moments.gram).reshape(n, d).mean(axis=0) / len(moments.gram)
+        diagonal = np.einsum("spp->sp", moments.gram).mean(axis=0)
+        curvature = diagonal.reshape(n, d, -1).mean(axis=(0, 2))
         # a channel of zeros has no curvature, and any scale will do
         self.curvature = np.maximum(curvature, 1e-12 * curvature.max())
         self.T = np.zeros(moments.cross.shape)
@@ -138,26 +235,37 @@ class Splitting:
         self.factor = factor
         self.sigma = np.sqrt(factor * self.curvature)  # (d,)
         column = np.tile(self.sigma, n)  # (p,)
-        gram = self.moments.gram / (column[:, None] * column)
-        diagonal = np.arange(n * d)
+        wide = np.repeat(column, self.moments.gram.shape[1] // len(column))  # (P,)
+        gram = self.moments.gram / (wide[:, None] * wide)
+        diagonal = np.arange(len(wide))
         gram[:, diagonal, diagonal] += 1.0
         self.factors = [cho_factor(G, lower=True, check_finite=False) for G in gram]
         self.cross = self.moments.cross / column[:, None, None]
-        self.sums = self.moments.sums / column[:, None]
-        solved = self._solve(np.broadcast_to(self.sums, (n * d, n))[:, :, None])
-        self.solved_sums = solved  # (p, n, 1)
-        self.rank_one = self.moments.total - float(np.sum(self.sums[:, :, None] * solved))
+        border = self.moments.border
+        if border is not None:
+            unit = column.reshape(-1, *[1] * (border.sums.ndim - 1))
+            self.border = Border(border.sums / unit, border.total)
+            self._eliminate_intercept()
+
+    def _eliminate_intercept(self) -> None:
+        """What `_solve` is to be corrected by (Woodbury)."""
+        sums, total = self.border.sums, self.border.total
+        if sums.ndim == 3:
+            self.solved_sums = self._solve(sums)
+            left = total - np.sum(sums * self.solved_sums, axis=(0, 1))
+        else:
+            solved = [self._solve(sums[..., m]) for m in range(len(total))]
+            self.solved_sums = np.stack(solved, axis=-1)
+            left = total - np.einsum("prlm,prlk->mk", sums, self.solved_sums)
+        self.inverse = self.border.inverse(left)
 
     def _solve(self, R: Array) -> Array:
         """``(gram + I)^{-1} R`` for ``R (p, n, c)``."""
-        p, n, c = R.shape
-        if len(self.factors) == 1:
-            X = cho_solve(self.factors[0], R.reshape(p, n * c), check_finite=False)
-            return X.reshape(p, n, c)
-        X = np.empty(R.shape)
-        for r, factor in enumerate(self.factors):
-            X[:, r] = cho_solve(factor, R[:, r], check_finite=False)
-        return X
+        packed = self.moments.pack(R)
+        X = np.empty(packed.shape)
+        for system, factor in enumerate(self.factors):
+            X[system] = cho_solve(factor, packed[system], check_finite=False)
+        return self.moments.unpack(X)
 
     def start(self, T: Array) -> Array:
         """The point whose coefficients are `T` and whose dual is their correlation."""
@@ -173,8 +281,9 @@ class Splitting:
         )
         self.last_T, self.T = self.T, T.reshape(S.shape)
         U = self._solve(self.cross + 2 * self.T - S)
-        lift = np.einsum("prl,pr->l", U, np.broadcast_to(self.sums, S.shape[:2]))
-        U += self.solved_sums * (lift / self.rank_one)
+        if self.moments.border is not None:
+            b = apply(self.inverse, self.border.project(U))
+            U = U + self.border.expand(b, self.solved_sums)
         self.residual = U - self.T
 
     @property
