@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from convexformer.problem.sequence import SequenceProblem
 
+from .oracle import _loss as expression
 from .oracle import _solve
+from .raw import LOSSES, Raw
 
 Array = NDArray[np.float64]
 
@@ -29,11 +31,19 @@ class RawSequence:
     intercept: bool = True
     mask: NDArray[np.bool_] | None = None
     sample_weight: Array | None = None
+    loss: str = "squared"
 
     def problem(self) -> SequenceProblem:
         """The problem under test."""
         options = (self.attention, self.sample_weight, self.mask, self.intercept)
-        return SequenceProblem(self.X, self.Y, *options)
+        return SequenceProblem(self.X, self.Y, *options, LOSSES[self.loss])
+
+    @property
+    def rows(self) -> Raw:
+        """Targets and weights of all positions, one row each, for the formulas of losses."""
+        c = self.Y.shape[2]
+        Y, weight = self.targets.reshape(-1, c), self.weight.ravel()
+        return Raw(np.zeros((len(Y), 1, 1)), Y, self.loss, sample_weight=weight)
 
     @property
     def tokens(self) -> Array:
@@ -50,8 +60,9 @@ class RawSequence:
 
     @property
     def targets(self) -> Array:
-        """Y with zeros where it does not count."""
-        return np.where(self.weight[:, :, None] > 0, self.Y, 0.0)
+        """Y, with some other target where it does not count."""
+        any_valid = self.Y[np.unravel_index(np.argmax(self.weight > 0), self.weight.shape)]
+        return np.where(self.weight[:, :, None] > 0, self.Y, any_valid)
 
     def scores(self, Z: Array, b: Array) -> Array:
         """``Yhat_i[:, l] = sum_j Z_jl X_i[:, j] + b_l``."""
@@ -67,8 +78,12 @@ class RawSequence:
 
     def objective(self, Z: Array, b: Array, beta: float) -> float:
         """``P(Z, b)``; meant for Z with equal row sums where attention is stochastic."""
-        R = self.scores(Z, b) - self.targets
-        return 0.5 * float(np.sum(self.weight[:, :, None] * R**2)) + beta * self.penalty(Z)
+        return self.loss_value(self.scores(Z, b)) + beta * self.penalty(Z)
+
+    def loss_value(self, F: Array) -> float:
+        """Weighted loss of scores ``(N, n, c)``."""
+        rows = self.rows
+        return float(np.sum(rows.weight[:, None] * rows._loss(F.reshape(rows.Y.shape))))
 
     def network_objective(self, A: Array, B: Array, b: Array, beta: float) -> float:
         """Objective of the nonconvex network with two heads per input channel and output."""
@@ -88,18 +103,21 @@ class RawSequence:
                     W2[j, k] = np.sqrt(a)
                     F += W1 @ self.tokens @ W2 * w3
                     decay += np.abs(W2).sum() ** 2 + w3**2
-        loss = 0.5 * float(np.sum(self.weight[:, :, None] * (F - self.targets) ** 2))
-        return loss + 0.5 * beta * decay
+        return self.loss_value(F) + 0.5 * beta * decay
 
     def oracle(self, beta: float) -> float:
-        """The optimum by CVXPY and Clarabel."""
+        """The optimum by CVXPY and Clarabel, as the objective of the model that it found.
+
+        Recomputed with the formulas of this class, so that it is never below the optimum but for
+        rounding of row sums.
+        """
         N, n, d = self.X.shape
-        c, root = self.Y.shape[2], np.sqrt(self.weight)
-        loss: cp.Expression = 0
+        c = self.Y.shape[2]
         penalty: cp.Expression = 0
-        constraints = []
+        constraints, scores, matrices = [], [], []
+        b = cp.Variable(c) if self.intercept else np.zeros(c)
         for k in range(c):
-            F = np.ones((N, n)) * (cp.Variable() if self.intercept else 0.0)
+            F = np.ones((N, n)) * b[k]
             for j in range(d):
                 parts = [cp.Variable((n, n), nonneg=True) for _ in range(2)]
                 for part in parts:
@@ -108,10 +126,14 @@ class RawSequence:
                     constraints.append(sums == level if stochastic else sums <= level)
                     penalty += level
                 F = F + self.tokens[:, :, j] @ (parts[0] - parts[1]).T
-            loss += cp.sum_squares(cp.multiply(root, F - self.targets[:, :, k])) / 2
-        program = cp.Problem(cp.Minimize(loss + beta * penalty), constraints)
+                matrices.append(parts[0] - parts[1])
+            scores.append(cp.reshape(F, (N * n, 1), order="C"))
+        program = cp.Problem(
+            cp.Minimize(expression(self.rows, cp.hstack(scores)) + beta * penalty), constraints
+        )
         _solve(program)
-        return float(program.value)
+        Z = np.array([Z.value for Z in matrices]).reshape(c, d, n, n).transpose(1, 0, 2, 3)
+        return self.objective(Z, b.value if self.intercept else b, beta)
 
 
 def make(
@@ -121,12 +143,13 @@ def make(
     weighted: bool = False,
     shape: tuple[int, int, int, int] = (12, 4, 2, 2),
     seed: int = 0,
+    loss: str = "squared",
 ) -> RawSequence:
     """Noisy targets of a network with three heads, far from zero mean."""
     rng = np.random.default_rng(seed)
     N, n, d, c = shape
     X = rng.normal(size=(N, n, d)) + 1.0
-    Y = teach(X, c, rng) + 3.0
+    Y = as_targets(teach(X, c, rng) + 3.0, loss)
     mask = weight = None
     if masked:
         mask = rng.random((N, n)) < 0.8
@@ -134,7 +157,17 @@ def make(
     if weighted:
         weight = rng.integers(0, 3, size=N).astype(float)
         weight[:2] = 0.0, 2.0
-    return RawSequence(X, Y, attention, intercept, mask, weight)
+    return RawSequence(X, Y, attention, intercept, mask, weight, loss)
+
+
+def as_targets(Y: Array, loss: str) -> Array:
+    """Numbers, or what a loss takes in their place."""
+    scores = (Y - Y.mean(axis=(0, 1))) / Y.std()
+    if loss == "logistic":
+        return np.where(scores > 0, 1.0, -1.0)
+    if loss == "softmax":
+        return np.eye(Y.shape[2])[scores.argmax(axis=2)]
+    return np.round(2 * np.exp(np.clip(scores, -1, 1))) if loss == "poisson" else Y
 
 
 def teach(X: Array, c: int, rng: np.random.Generator) -> Array:

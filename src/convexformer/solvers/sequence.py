@@ -40,6 +40,7 @@ BALANCE = 2.0  # imbalance of the residuals at which the step size changes
 MODEL_GAP = 0.05  # of the true gap: to what gap a Newton model is minimised
 FARTHEST = 100.0  # scores (or deltas of Huber) that a target of a model is away at most
 MOST_HALVINGS = 40  # of a Newton step
+SAME = 1e-12  # relative difference of objectives that may be rounding
 
 
 def solve_sequence(
@@ -139,7 +140,7 @@ def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: 
             clock,
         )
         clock.n_iter += 1
-        found, t = _search(inner, beta, at, T.reshape(inner.shape))
+        found, t = _search(inner, beta, at, T.reshape(inner.shape), gap)
         if found is None and precision < MODEL_GAP and damping == 1.0:
             return at.Z.reshape(shape)  # no step leads down but for rounding
         precision = MODEL_GAP if found is not None else 1e-3 * MODEL_GAP
@@ -162,13 +163,20 @@ def _model(problem: SequenceProblem, at: Iterate, damping: float) -> Moments:
 
 
 def _search(
-    problem: PositionProblem, beta: float, at: Iterate, Z: Array
+    problem: PositionProblem, beta: float, at: Iterate, Z: Array, gap: float
 ) -> tuple[Iterate | None, float]:
-    """The first point with a lower objective, back from `Z` towards `at`, and its step."""
-    S, t = problem.scores(Z), 1.0
+    """The first better point, back from `Z` towards `at`, and its step.
+
+    Better is a lower objective; or, where objectives are the same but for rounding, a whole step to
+    a gap below `gap`, that of `at`.
+    """
+    S, t, primal = problem.scores(Z), 1.0, at.primal(beta)
     for _ in range(MOST_HALVINGS):
         found = Iterate.at(problem, at.Z + t * (Z - at.Z), at.S + t * (S - at.S), at.b)
-        if found.primal(beta) < at.primal(beta):
+        if found.primal(beta) < primal:
+            return found, t
+        same = t == 1.0 and found.primal(beta) <= (1 + SAME) * primal
+        if same and found.gap(problem, problem.dual_point(found.F), beta) < gap:
             return found, t
         t *= 0.5
     return None, 0.0
