@@ -1,12 +1,14 @@
 """The scikit-learn face: estimators, their cross-validated twins, paths and a scaler."""
 
+from ._sequence import AttentionMaps
 from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
 from .cv import ConvexAttentionClassifierCV, ConvexAttentionRegressorCV
 from .path import AttentionPath, attention_path, beta_max
 from .persistence import ModelFileError, load_model
 from .pooled import PooledTokens
 from .scaler import TokenScaler
-from .sequence import AttentionMaps, ConvexSequenceRegressor
+from .sequence import ConvexSequenceRegressor
+from .sequence_classifier import ConvexSequenceClassifier
 from .transformer import (
     ConvexTransformerClassifier,
     ConvexTransformerClassifierCV,
@@ -21,6 +23,7 @@ __all__ = [
     "ConvexAttentionClassifierCV",
     "ConvexAttentionRegressor",
     "ConvexAttentionRegressorCV",
+    "ConvexSequenceClassifier",
     "ConvexSequenceRegressor",
     "ConvexTransformerClassifier",
     "ConvexTransformerClassifierCV",

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from .bounds import UNIT, Bounded, CentredProducts, _gamma, objective_bounds
+from .bounds import Bounded, CentredProducts, _gamma, objective_bounds
 from .certificate import Certificate
 from .designs import Design, Groups, row_slices
 from .penalties import Penalty
@@ -42,7 +42,7 @@ class PositionDesign(Design):
         return self.tokens.nbytes
 
     @property
-    def norm(self) -> float:  # type: ignore[override]
+    def norm(self) -> float:
         """A bound of the norm of every row and of every column, which is all it is used for."""
         return self.tokens.norm
 

@@ -109,7 +109,7 @@ class SequenceProblem:
     >>> X = np.random.default_rng(0).normal(size=(20, 4, 3))
     >>> problem = SequenceProblem(X, X[:, ::-1, :2])
     >>> zero, b = np.zeros(problem.shape), X[:, :, :2].mean(axis=(0, 1))
-    >>> abs(problem.certificate(zero, b, beta=problem.beta_max).gap) <= 1e-12
+    >>> problem.certificate(zero, b, beta=problem.beta_max).relative_gap <= 1e-12
     True
     """
 

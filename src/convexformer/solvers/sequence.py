@@ -31,6 +31,7 @@ from .row_prox import Levels, prox
 from .solution import Callback, Clock, Iterate, Solution
 
 Array = NDArray[np.float64]
+Done = Callable[[float, float, Array], bool]
 
 RELAXATION = 1.7
 CHECK_EVERY = 10  # iterations between certified gaps, which cost about one iteration
@@ -129,16 +130,9 @@ def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: 
         clock.record(gap, _matrices(at.Z.reshape(shape)))
         if not gap > 0.9 * tol or clock.expired:
             return at.Z.reshape(shape)
-        slack = max(precision * gap, 0.3 * tol) * at.primal(beta)
+        done = _within(max(precision * gap, 0.3 * tol) * at.primal(beta))
         model = _model(problem, at, damping)
-        T = minimise_model(
-            model,
-            beta,
-            problem.attention,
-            at.Z.reshape(shape),
-            lambda primal, dual, _, slack=slack: not primal - dual > slack,
-            clock,
-        )
+        T = minimise_model(model, beta, problem.attention, at.Z.reshape(shape), done, clock)
         clock.n_iter += 1
         found, t = _search(inner, beta, at, T.reshape(inner.shape), gap)
         if found is None and precision < MODEL_GAP and damping == 1.0:
@@ -146,6 +140,11 @@ def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: 
         precision = MODEL_GAP if found is not None else 1e-3 * MODEL_GAP
         damping = 0.1 * damping if t >= 1.0 else 1.0
         at = found or at
+
+
+def _within(slack: float) -> Done:
+    """Whether the gap of a model is at most `slack`, or no number."""
+    return lambda primal, dual, _: not primal - dual > slack
 
 
 def _model(problem: SequenceProblem, at: Iterate, damping: float) -> Moments:
@@ -192,7 +191,7 @@ def minimise_model(
     beta: float,
     attention: str,
     T: Array,
-    done: Callable[[float, float, Array], bool],
+    done: Done,
     clock: Clock,
 ) -> Array:
     """Minimise a quadratic model from ``T (n, d, n, c)``.
@@ -239,7 +238,7 @@ class Splitting:
         self._set_scale(1.0)
 
     def _set_scale(self, factor: float) -> None:
-        n, d = self.shape[:2]
+        n = self.shape[0]
         self.factor = factor
         self.sigma = np.sqrt(factor * self.curvature)  # (d,)
         column = np.tile(self.sigma, n)  # (p,)
