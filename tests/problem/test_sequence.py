@@ -265,6 +265,36 @@ def test_moments_have_the_gradient_and_the_gap(raw):
     assert (primal - dual) / primal == pytest.approx(gap, rel=1e-8)
 
 
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_quadratic_models_are_their_formula(attention, intercept, joint):
+    """Any weights, and outputs that meet as those of a softmax do."""
+    raw = make(attention, intercept, shape=(12, 4, 2, 3))
+    problem, rng = raw.problem(), np.random.default_rng(1)
+    w, Y = rng.uniform(0.1, 1.0, raw.Y.shape), rng.normal(size=raw.Y.shape)
+    W = np.einsum("irl,lm->irlm", w, np.eye(3))
+    if joint:
+        W -= np.einsum("irl,irm->irlm", w, w) / w.sum(axis=2)[:, :, None, None]
+    model, (Z, _) = problem.model(w, Y, joint), random_model(raw)
+    S = raw.scores(Z, np.zeros(3))
+    b = np.zeros(3)
+    if intercept:
+        total, slope = W.sum(axis=(0, 1)), np.einsum("irlm,irm->l", W, Y - S)
+        b = np.linalg.lstsq(total, slope, rcond=1e-12)[0]
+    V = np.einsum("irlm,irm->irl", W, Y - S - b)
+    T = to_tokens(Z).reshape(model.cross.shape)
+    M = model.correlate(T)
+    X = raw.tokens
+    if attention == "stochastic" and intercept:
+        X = X - X.mean(axis=(0, 1))
+    expected = np.einsum("irl,ikj->kjrl", V, X).reshape(M.shape)
+    np.testing.assert_allclose(M, expected, atol=1e-10)
+    primal, dual = model.bounds(T, M, 0.7, attention)
+    assert primal == pytest.approx(0.5 * np.sum(V * (Y - S - b)) + 0.7 * raw.penalty(Z), rel=1e-10)
+    assert dual <= primal
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.sequences import RawSequence, make, nasty
 
+from convexformer.problem.moments import Moments
 from convexformer.problem.positions import dual_norms, norms
 from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers.row_prox import prox
@@ -241,6 +242,34 @@ def test_limits_end_the_solve_with_the_true_gap():
     assert [point.iteration for point in short.trace] == [0, 7]
     quick = solve_sequence(problem, beta, tol=1e-15, max_time=0.05)
     assert not quick.converged and quick.trace[-1].seconds < 1.0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_time_is_kept_by_every_loss(loss):
+    raw = make(shape=(300, 8, 4, 3), loss=loss)
+    problem = raw.problem()
+    beta = 1e-4 * problem.beta_max
+    solution = solve_sequence(problem, beta, tol=1e-15, max_time=0.05)
+    assert not solution.converged and solution.trace[-1].seconds < 3.0
+    assert solution.certificate.dual <= solution.certificate.primal < np.inf
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_numbers_that_are_none_end_the_solve(loss, monkeypatch):
+    """A bad model must not be iterated on for ever."""
+    problem = make(shape=(12, 4, 2, 3), loss=loss).problem()
+    beta = 0.1 * problem.beta_max
+    bounds = (np.nan, np.nan)
+    monkeypatch.setattr(Moments, "bounds", lambda *_: bounds)
+    solution = solve_sequence(problem, beta, max_iter=10_000)
+    assert solution.n_iter < 100 and np.isfinite(solution.Z).all()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "poisson"])
+def test_newton_takes_few_steps(loss):
+    problem = make(shape=(100, 6, 3, 3), loss=loss).problem()
+    solution = solve_sequence(problem, 0.05 * problem.beta_max)
+    assert solution.converged and len(solution.trace) <= 20
 
 
 def test_warm_start_saves_iterations():

@@ -133,7 +133,8 @@ def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: 
         done = _within(max(precision * gap, 0.3 * tol) * at.primal(beta))
         model = _model(problem, at, damping)
         T = minimise_model(model, beta, problem.attention, at.Z.reshape(shape), done, clock)
-        clock.n_iter += 1
+        if not clock.expired:  # so that steps end even where models take none
+            clock.n_iter += 1
         found, t = _search(inner, beta, at, T.reshape(inner.shape), gap)
         if found is None and precision < MODEL_GAP and damping == 1.0:
             return at.Z.reshape(shape)  # no step leads down but for rounding
