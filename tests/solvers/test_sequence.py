@@ -282,6 +282,16 @@ def test_warm_start_saves_iterations():
     assert solve_sequence(problem, beta, tol=1e-6, init=cold).n_iter == 0
 
 
+@pytest.mark.parametrize("loss", ["poisson", "softmax"])
+def test_starts_that_overflow_are_left_for_zero(loss):
+    problem = make(shape=(12, 4, 2, 3), loss=loss).problem()
+    beta = 0.1 * problem.beta_max
+    far = solve_sequence(problem, beta)
+    far.Z *= 1e5
+    again = solve_sequence(problem, beta, init=far)
+    assert again.converged
+
+
 @pytest.mark.parametrize("beta", [0.0, -1.0, np.nan, np.inf])
 def test_beta_must_be_positive(beta):
     with pytest.raises(ValueError, match="beta must be a positive number"):

@@ -123,7 +123,10 @@ def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: 
     """Any other loss, from ``T (n, d, n, c)``."""
     inner, shape = problem.positions, T.shape
     Z = T.reshape(inner.shape)
-    at = Iterate.at(inner, Z, inner.scores(Z), inner.null_intercept)
+    at = Iterate.start(inner, None, beta)
+    warm = Iterate.at(inner, Z, inner.scores(Z), at.b)
+    if warm.primal(beta) < at.primal(beta):  # else zero is the better start
+        at = warm
     damping, precision = 1.0, MODEL_GAP
     while True:
         gap = at.gap(inner, inner.dual_point(at.F), beta)
