@@ -34,7 +34,7 @@ AXES: dict[str, dict[str, str]] = {
         "std_scores_": "betas",
         "standard_errors_": "betas",
     },
-    "ConvexSequenceRegressor": {"coef_": "channels outputs tokens tokens"},
+    "SequenceModel": {"coef_": "channels outputs tokens tokens"},
 }
 """Arrays that a class adds to those of its bases, with names of their axes."""
 
@@ -46,14 +46,14 @@ VALUES: dict[str, dict[str, type]] = {
         "n_iter_": int, "n_tokens_": int, "n_channels_": int, "n_features_in_": int, "_targets": str
     },
     "CrossValidated": {"beta_fraction_": float, "best_index_": int, "best_score_": float},
-    "ConvexSequenceRegressor": {"n_outputs_": int},
+    "SequenceModel": {"n_outputs_": int},
 }  # fmt: skip
 """Attributes that a class adds to those of its bases, with their types."""
 
 TARGETS = {
     "Regression": ("one", "several"),
     "Classification": ("binary", "multiclass", "multilabel"),
-    "ConvexSequenceRegressor": ("sequence",),
+    "SequenceModel": ("sequence",),
 }
 """Kinds of targets that a class knows."""
 
@@ -145,14 +145,16 @@ def _check_values(kind: type, values: Any, axes: dict[str, int], tokens: Any) ->
 
 
 def _check_labels(kind: type, description: dict[str, Any], axes: dict[str, int]) -> None:
-    values = description["values"]
+    values, targets = description["values"], description["values"]["_targets"]
+    two = targets == "binary" or (targets == "sequence" and axes["outputs"] == 1)
+    classifier = {"Classification", "ConvexSequenceClassifier"} & set(_bases(kind))
     lengths = {
-        "classes_": 2 if values["_targets"] == "binary" else axes["outputs"],
+        "classes_": 2 if two else axes["outputs"],
         "feature_names_in_": values["n_features_in_"],
         "token_names_": axes["tokens"],
         "channel_names_": axes["channels"],
     }
-    if ("classes_" in description) != ("Classification" in _bases(kind)):
+    if ("classes_" in description) != bool(classifier):
         raise ValueError("classes_ belong to classifiers, and to all of them")
     for name, length in lengths.items():
         if name in description:

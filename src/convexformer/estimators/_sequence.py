@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -59,9 +59,6 @@ class AttentionMaps:
 class SequenceModel(Refittable, BaseEstimator, Persistent):
     """Attention from position to position; subclasses say how targets become a loss."""
 
-    _saved_arrays = ("coef_", "intercept_")
-    _saved_values = ("n_iter_", "n_tokens_", "n_channels_", "n_outputs_", "n_features_in_")
-
     coef_: Array
     intercept_: Array
     beta: float
@@ -90,7 +87,7 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
             )
         check_positive("beta", self.beta, "By default it is a fraction of beta_max.")
 
-    def _fit(self, X: Any, mask: Mask | None, Y: Array, loss: Loss, sample_weight: Any) -> Self:
+    def _fit(self, X: Any, mask: Mask | None, Y: Array, loss: Loss, sample_weight: Any) -> None:
         """Fit to targets ``Y (N, n, c)`` of a loss."""
         weight = check_sample_weight(sample_weight, len(X))
         intercept = bool(self.fit_intercept)
@@ -108,8 +105,6 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
         self._set_coefficients(fitted.Z, fitted.intercept)
         self._keep_solution(fitted)
         self.n_outputs_ = Y.shape[2]
-        self._warn_unless_converged()
-        return self
 
     def _read_tokens(self, X: Any, mask: Any, *, reset: bool) -> tuple[Any, Mask | None]:
         X = ranked(X)

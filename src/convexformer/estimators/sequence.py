@@ -168,7 +168,9 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         self._check_parameters()
         X, mask = self._read_tokens(X, mask, reset=True)
         Y = self._read_targets(y, X.shape[:2], mask)
-        return self._fit(X, mask, Y, self._loss(), sample_weight)
+        self._fit(X, mask, Y, self._loss(), sample_weight)
+        self._warn_unless_converged()
+        return self
 
     def _read_targets(self, y: Any, shape: tuple[int, int], mask: Mask | None) -> Array:
         if y is None:

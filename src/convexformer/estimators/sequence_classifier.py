@@ -147,7 +147,9 @@ class ConvexSequenceClassifier(ClassifierMixin, SequenceModel):
         self.classes_, two = classes, len(classes) == 2
         Y = np.zeros((*real.shape, 1 if two else len(classes)))
         Y[real] = np.where(codes > 0, 1.0, -1.0)[:, None] if two else np.eye(len(classes))[codes]
-        return self._fit(X, mask, Y, Logistic() if two else Softmax(), sample_weight)
+        self._fit(X, mask, Y, Logistic() if two else Softmax(), sample_weight)
+        self._warn_unless_converged()
+        return self
 
     def _read_labels(
         self, y: Any, shape: tuple[int, int], mask: Mask | None

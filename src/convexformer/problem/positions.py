@@ -181,7 +181,7 @@ class CentredPositions(CentredProducts):
         for rows in row_slices(self.tokens.n_samples, len(channel) + columns):
             yield rows, self.tokens.gather(rows, np.arange(self.n)) - channel
 
-    def scores(self, Z: Array) -> Bounded:
+    def scores(self, Z: Array, constant: Array) -> Bounded:
         c = Z.shape[2]
         flat = Z.reshape(-1, self.n * c)  # (n d, n c)
         value, size = np.empty((2, self.tokens.n_samples, self.n * c))
