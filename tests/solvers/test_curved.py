@@ -181,7 +181,7 @@ def test_arrays_of_other_sizes_are_refused():
     none, ones = np.empty(0, dtype=np.int32), np.ones(4)
     start, place = np.arange(5, dtype=np.int32), np.array([0, -1, 1], dtype=np.int32)
     column, both = np.array([0, 1, 2, 9], dtype=np.int32), np.arange(2, dtype=np.int32)
-    rest = np.zeros(2), ones, ones, ones[:2].copy(), ones, np.zeros(2), np.zeros(1), True, 1.0
+    rest = np.zeros(2), ones, ones, ones[:2].copy(), ones, np.zeros(2), np.zeros(1), True, 1.0, 1.0
     dense = none, none, np.ones(8)
     with pytest.raises(ValueError, match="8 numbers"):
         curved.minimise_curved((4, 2, 1, 1, 2, -1, 2), none, none, ones, both, *rest)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
 from .points import plain
+from .stopping import check_stop
 
 try:
     from ._few import multiply
@@ -369,4 +370,5 @@ def row_slices(n_rows: int, width: int, size: int | None = None) -> Iterator[sli
     """Slices of rows of `width` float64 numbers, each about a block, or `size` bytes."""
     step = max(1, (size or BLOCK_BYTES) // max(1, 8 * width))
     for start in range(0, n_rows, step):
+        check_stop()
         yield slice(start, min(start + step, n_rows))

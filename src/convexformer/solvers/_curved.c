@@ -9,6 +9,8 @@
    Coefficients are ordered (token, output, channel): a block of the penalty is a token of one
    output, or of all. Samples' numbers are (outputs, N). Curvature couples pairs of outputs. */
 
+#include <time.h>
+
 #include "../_compiled.h"
 #include "../_intercepts.h"
 #include "../_losses.h"
@@ -28,6 +30,14 @@
 #define SURE 0.3        /* of what is wanted: a step that promises as much ends there */
 #define CANCELLED 1e-6  /* of a sum of squares: where less is left, digits are gone, */
 #define FEW_LEFT 1e-3   /* and where products were in float32 */
+
+/* Seconds on the clock of the system. */
+static double now(void)
+{
+    struct timespec time;
+    timespec_get(&time, TIME_UTC);
+    return time.tv_sec + 1e-9 * time.tv_nsec;
+}
 
 /* Models --------------------------------------------------------------------------------------- */
 
@@ -177,10 +187,12 @@ static int minimise_model(Newton *at, double target)
             const double fall = pow(gaps[cycles] / gaps[cycles - RECENT], 1.0 / RECENT);
             slow = !(gaps[cycles] * pow(fall, CYCLES) <= target);
         }
+        if (!found && now() > at->end) /* what there is may do for a step */
+            break;
     }
     for (Py_ssize_t j = 0; j < at->size; j++)
         at->to[j] *= unit / at->unit[j / at->width];
-    return found;
+    return found || (!slow && now() > at->end);
 }
 
 /* Steps ---------------------------------------------------------------------------------------- */
@@ -227,6 +239,8 @@ static int search(Newton *at, double *b, double *lift)
     const double promise = turn(at, lift), start = at->loss + at->penalty, slack = 1e-14 * start;
     double t = 1;
     for (int halvings = 0; halvings < HALVINGS && promise <= slack; halvings++, t *= 0.5) {
+        if (halvings > 0 && now() > at->end)
+            return 0;
         const double loss = expand(at, t), weight = penalty(at, t);
         if (!(loss + weight <= start + 1e-4 * t * promise + slack))
             continue;
@@ -245,8 +259,8 @@ static int search(Newton *at, double *b, double *lift)
     return 0;
 }
 
-/* Steps until the gap is below `goal` of the objective: 1, 0 where these end before, -1 where memory
-   is short. `left` is the gap, over the objective. */
+/* Steps until the gap is below `goal` of the objective: 1, 2 where time is up before, 0 where steps
+   end before, -1 where memory is short. `left` is the gap, over the objective. */
 static int iterate(Newton *at, double goal, double *b, double *left)
 {
     double *lift = at->slope + at->c;
@@ -269,6 +283,8 @@ static int iterate(Newton *at, double goal, double *b, double *left)
         }
         if (!(above < INFINITY))
             return 0;
+        if (steps > 0 && now() > at->end)
+            return 2;
         if (!(above * above <= SURE * wanted * before)) { /* else the last Hessian will do */
             if (!form(at)) {
                 if (!drop_floats(at))
@@ -368,11 +384,11 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
     Py_ssize_t entries, width;
     Columns X = {0};
     Newton at = {.X = &X};
-    double goal, left = NAN;
-    if (!PyArg_ParseTuple(args, "(nnnnnnn)OOOOOOOOOOOpd", &X.N, &X.n, &X.d, &at.c, &at.blocks,
+    double goal, seconds, left = NAN;
+    if (!PyArg_ParseTuple(args, "(nnnnnnn)OOOOOOOOOOOpdd", &X.N, &X.n, &X.d, &at.c, &at.blocks,
                           &entries, &width, given, given + 1, given + 2, given + 3, given + 4,
                           given + 5, given + 6, given + 7, given + 8, given + 9, given + 10,
-                          &at.intercept, &goal))
+                          &at.intercept, &goal, &seconds))
         return NULL;
     if (X.N < 1 || X.n < 1 || X.d < 1 || at.c < 1 || X.N > INT32_MAX || entries > INT32_MAX ||
         width > INT32_MAX ||
@@ -394,6 +410,7 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
             goto end;
         of[n_views] = views[n_views].buf;
     }
+    at.end = now() + seconds;
     at.limit = of[LIMIT], at.center = of[CENTER], at.Z = of[Z];
     Py_BEGIN_ALLOW_THREADS
     done = run(&at, &X, entries, width, of, goal, &left);

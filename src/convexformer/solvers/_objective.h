@@ -21,6 +21,7 @@ typedef struct {
     const void **rows;          /* of Q, and of gram, by block */
     Py_ssize_t *first;          /* (p,): where coefficients have a column of the first output */
     double loss, penalty;
+    double end;                 /* when to stop, on the clock of `now` */
 } Newton;
 
 typedef struct {

@@ -541,10 +541,11 @@ static PyMethodDef methods[] = {
      "which `unit` grows, or is 0 where entries do not fit."},
     {"minimise_curved", minimise_curved, METH_VARARGS,
      "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, center, Y,\n"
-     "weight, limit, F, Z, b, intercept, goal) -> (done, gap)\n\n"
+     "weight, limit, F, Z, b, intercept, goal, seconds) -> (done, gap)\n\n"
      "Newton's method for a logistic loss (c = 1) or a softmax, from Z with scores F. In place are Z\n"
      "and b, to which moves of the intercepts are added. X is dense where entries is -1; those of\n"
-     "its columns count that have a place, less their center."},
+     "its columns count that have a place, less their center. It is done where the gap is below its\n"
+     "goal, or where that would take more seconds: then the next call may go on from there."},
     {NULL, NULL, 0, NULL},
 };
 

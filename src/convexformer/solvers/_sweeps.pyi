@@ -20,4 +20,5 @@ def minimise_curved(
     b: NDArray,
     intercept: bool,
     goal: float,
+    seconds: float,
 ) -> tuple[int, float]: ...

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Certificate, Problem
+from ..problem.stopping import until
 from .blocks import FEW, Axes, Descent
 from .machine import MEMORY_SPEED, SPEED
 from .solution import Clock, Solution
@@ -26,6 +27,7 @@ BATCH = 10_000_000  # coefficients that descend at once: about 1 GB with their h
 CYCLES = 8  # of sweeps in a round, at most
 WINDOW = 40  # sweeps by which progress is judged
 SWEEPS = 30  # that are expected
+PASSES = 2  # over X, that it takes to evaluate what a round found
 VISIT = 1.5e-4  # seconds of a visit to one token, its products aside
 NEWTON = 10, 40  # factorisations, or kernels of samples, that Newton's method should take
 
@@ -123,7 +125,9 @@ class Batched:
         """At `init`, or at zero for outputs for which that is better."""
         problem, beta = self.problem, self.beta
         everyone = np.arange(problem.n_outputs)  # makes copies: what is given is not ours to change
+        start = self.clock.seconds
         zero = _At.of(problem, np.zeros(problem.shape), beta)[everyone]
+        self.clock.keep_back(PASSES * (self.clock.seconds - start))
         if init is None:
             return zero
         at = _At.of(problem, init.Z, beta)[everyone]
@@ -161,12 +165,16 @@ class Batched:
     def _round(self, at: _At, axes: Axes) -> tuple[Array, int]:
         """Coefficients after some sweeps, and how many they were."""
         unit = self.beta**2 / axes.scale
-        descent = Descent(
-            axes,
-            axes.coefficients(at.Z, self.beta),
-            axes.correlations(at.M, self.beta),
-            at.square / unit,
-        )
+        descent = None
+        with until(self.clock.late):
+            descent = Descent(
+                axes,
+                axes.coefficients(at.Z, self.beta),
+                axes.correlations(at.M, self.beta),
+                at.square / unit,
+            )
+        if descent is None:
+            return at.Z, 0
         target = 0.5 * self.tol * at.primal / unit
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # judged by the result
             sweeps = descent.run(target, CYCLES, self.clock.late)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Problem
+from ..problem.stopping import check_stop, until
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -26,6 +27,7 @@ Rows = NDArray[np.intp] | slice
 
 GRAM_BYTES = 1 << 29  # of the largest Gram matrix
 SWEEPS = 40  # that a solve is expected to take
+COLUMNS = 1024  # of a Gram matrix that are formed at once
 FEW = 16  # outputs below which a product is no faster: it waits for memory
 DEPTH = 5  # sweeps between extrapolations
 TINY = np.float32(1e-30)
@@ -81,11 +83,21 @@ class Axes:
         p, c = n * d, max(n_outputs, FEW)
         pays = N * p * p + SWEEPS * 2 * p * p * c < SWEEPS * 4 * N * p * c
         if self.gram is None and pays and 4 * p * p <= GRAM_BYTES:
-            flat = self.X.reshape(p, N)
-            self.gram = (flat @ flat.T).reshape(n, d, p)
+            self.gram = self._gram(self.X.reshape(p, N)).reshape(n, d, p)
         if self.gram is None:
             return Way(self.X, n_outputs)
         return GramWay(self.gram, n_outputs)
+
+    def _gram(self, flat: Floats) -> Floats:
+        """Products of all columns, of some at a time so that it can be stopped."""
+        p = len(flat)
+        gram: Floats = np.empty((p, p), dtype=np.float32)
+        for first in range(0, p, COLUMNS):
+            check_stop()
+            rows, end = slice(first, first + COLUMNS), min(first + COLUMNS, p)
+            np.matmul(flat[rows], flat[:end].T, out=gram[rows, :end])
+            gram[:first, rows] = gram[rows, :first].T
+        return gram
 
 
 def _by_output(M: Array) -> Floats:
@@ -159,21 +171,23 @@ class Descent:
 
     def run(self, target: Array, cycles: int, late: Callable[[], bool]) -> int:
         """Sweep until half of the outputs seem to be within `target`; returns the sweeps."""
-        for cycle in range(1, cycles + 1):
-            if self._cycle(late) or np.mean(self._gap() <= target) >= 0.5:
-                return DEPTH * cycle
-        return DEPTH * cycles
+        self.sweeps = 0
+        with until(late):
+            for _ in range(cycles):
+                self._cycle()
+                if np.mean(self._gap() <= target) >= 0.5:
+                    break
+        return self.sweeps
 
-    def _cycle(self, late: Callable[[], bool]) -> bool:
-        """A few sweeps and an extrapolation; says whether time is up."""
+    def _cycle(self) -> None:
+        """A few sweeps and an extrapolation."""
         trail = [self.way.D.copy()]
         for sweep in range(DEPTH):
             self._sweep(self.outside | (self.sizes > 0) if sweep == 0 else self.sizes > 0)
             trail.append(self.way.D.copy())
-            if late():
-                return True
+            self.sweeps += 1
+        check_stop()
         self._extrapolate(trail)
-        return False
 
     def _sweep(self, cells: NDArray[np.bool_]) -> None:
         c, n = cells.shape
@@ -181,6 +195,7 @@ class Descent:
             chosen = np.flatnonzero(cells[:, k])
             if len(chosen) == 0:
                 continue
+            check_stop()
             # A copy of most would cost more than it saves.
             rows: Rows = slice(None) if len(chosen) > 0.8 * c else chosen
             g = self.G[rows, k] - self.way.product(k, rows)

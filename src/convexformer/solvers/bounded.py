@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ..problem.stopping import check_stop
 from .factors import cholesky, solved
 
 Array = NDArray[np.float64]
@@ -30,6 +31,7 @@ def _pivot(A: Array, b: Array, lower: Array) -> Array:
     free = np.ones(len(b), dtype=bool)
     fewest, patience = len(b) + 1, 3
     while patience > 0:
+        check_stop()
         x = _solve_free(A, b, lower, free)
         wrong = x < lower
         if not free.all():
@@ -47,6 +49,7 @@ def _descend(A: Array, b: Array, lower: Array, x: Array) -> Array:
     """Projected Newton: bounds that hold back are kept, the rest moves, the value falls."""
     value = 0.5 * x @ (A @ x) - b @ x
     for _ in range(100):
+        check_stop()
         gradient, slack = A @ x - b, _rounding(A, b, x)
         free = (x > lower) | (gradient < -slack)
         if np.all(np.abs(gradient[free]) <= slack[free]):
@@ -72,6 +75,7 @@ def _swept(A: Array, b: Array, lower: Array, x: Array) -> Array:
     """Every variable in turn to its best: descends also where the projection spoils a step."""
     x, gradient = x.copy(), A @ x - b
     for j in range(len(x)):
+        check_stop()
         move = max(lower[j] - x[j], -gradient[j] / A[j, j])
         x[j] += move
         gradient += move * A[j]
@@ -95,10 +99,13 @@ def _solve_free(A: Array, b: Array, lower: Array, free: NDArray[np.bool_]) -> Ar
 
 
 def _solve(A: Array, b: Array) -> Array:
-    A, ridge = np.asarray_chkfinite(A), 1e-12
+    if not np.isfinite(A).all():
+        raise np.linalg.LinAlgError("The matrix is not finite.")
+    ridge = 1e-12
     while True:
         try:
             return solved(cholesky(A), b[:, None])[:, 0]
         except np.linalg.LinAlgError:
+            check_stop()
             A = A + ridge * np.eye(len(A))
             ridge *= 100.0

@@ -21,6 +21,7 @@ MOST_WORK = 5e7  # multiply-adds of a Hessian, beyond which large products are q
 FEW_STEPS = 20  # unless it takes no longer than so many first-order steps,
 MOST_NUMBERS = 1 << 23  # and memory is for so many curvatures of samples
 MOST_COEFFICIENTS = 1024
+LONGEST = 1.0  # seconds of a compiled call, which nothing stops
 
 
 def suits(problem: Problem, n_groups: int) -> bool:
@@ -57,6 +58,7 @@ class Curved(Round):
             move,
             problem.intercept,
             target,
+            clock.slice(LONGEST),
         )
         self.best, self.best_b = Z.transpose(0, 2, 1), self.origin.b + move
         self.least = gap * self.value  # an estimate: the next certificate tells

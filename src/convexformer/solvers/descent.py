@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
 from ..problem.designs import Groups
+from ..problem.stopping import until
 from . import curved, newton
 from .machine import CACHE, CACHE_SPEED, MEMORY_SPEED, SPEED
 from .rounds import NEAR, NEWTON_STEP, Round, newton_seconds
@@ -57,7 +58,9 @@ def minimise(
     sweeps = suit(problem)
     work.descends &= size >= (TINY if sweeps else SMALL) or curved.suits(problem, 1)
     while work.descends:
+        before_point = clock.seconds
         point = problem.dual_point(at.F)
+        clock.keep_back(newton.PASSES * (clock.seconds - before_point))
         gap = at.gap(problem, point, beta)
         if (gap <= tol and clock.n_iter > 0) or gap <= ROUNDING or clock.expired:
             clock.record(gap, at.Z)
@@ -76,22 +79,25 @@ def minimise(
             break
         clock.n_iter += 1
         worth, goal = at.primal(beta), max(BELOW * tol, ROUNDING)
-        descent: Round
+        descent: Round | None = None
         ready = SOME if problem.center is None and not at.Z.any() else FEWER
-        if sweeps and (by_gram or everyone or _ready_soon(problem) >= ready):
-            work.columns.forget()
-            if by_gram:
-                groups, tokens = work.grams.tokens(groups)
+        with until(clock.late):
+            if sweeps and (by_gram or everyone or _ready_soon(problem) >= ready):
+                work.columns.forget()
+                if by_gram:
+                    groups, tokens = work.grams.tokens(groups)
+                else:
+                    tokens = work.tokens.of(groups, goal / gap * beta / problem.beta_max)
+                descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
+                gain = tokens.leaves * problem.beta_max / beta if everyone else FIRST_GAIN
+            elif compact:
+                descent = curved.Curved(problem, beta, at, point, groups)
+                gain = 0.0 if everyone else FIRST_GAIN
             else:
-                tokens = work.tokens.of(groups, goal / gap * beta / problem.beta_max)
-            descent = Sweeps(problem, beta, at, point, groups, gap * worth, tokens, not by_gram)
-            gain = tokens.leaves * problem.beta_max / beta if everyone else FIRST_GAIN
-        elif compact:
-            descent = curved.Curved(problem, beta, at, point, groups)
-            gain = 0.0 if everyone else FIRST_GAIN
-        else:
-            descent = Spectral(problem, beta, at, point, work.columns.of(groups))
-            gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
+                descent = Spectral(problem, beta, at, point, work.columns.of(groups))
+                gain = FLOAT32 * (problem.beta_max / beta) ** 2 if everyone else FIRST_GAIN
+        if descent is None:  # what it reads was not ready in time
+            return at, True
         shares = everyone and isinstance(descent, Sweeps)  # other steps lose their momentum
         work.descends = descent.run(_target(goal, gap, gain, shares), goal, clock)
         if work.descends or _is_good_start(problem, beta, point, descent, work):

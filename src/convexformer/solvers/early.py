@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
+from ..problem.stopping import until
 from . import descent, sweeps
 from .ready import from_gram
 from .solution import Clock, Iterate, Solution
@@ -46,17 +47,22 @@ def solve(
     if len(groups) == 0 or not descent.gram_is_quick(problem, len(groups), True):
         return None
     clock.n_iter += 1
-    Q, q = work.grams.equations(groups, problem.unweighted(V)[:, 0])
+    equations = None
+    with until(clock.late):
+        equations = work.grams.equations(groups, problem.unweighted(V)[:, 0])
+    if equations is None:
+        return None
+    Q, q = equations
     M[groups] = q.reshape(len(groups), -1, 1)
     norms = problem.penalty.dual_norms(M)
     tokens = from_gram(Q, problem.design.dim)
     point = DualPoint(V, M, norms)
-    found = sweeps.Sweeps(problem, beta, at, point, groups, at.loss, tokens, False)
+    sweeping = sweeps.Sweeps(problem, beta, at, point, groups, at.loss, tokens, False)
     goal = 0.9 * descent.BELOW * tol
-    if not found.run(max(goal, tokens.leaves * float(norms.max()) / beta), goal, clock):
+    if not sweeping.run(max(goal, tokens.leaves * float(norms.max()) / beta), goal, clock):
         return None
     Z = at.Z
-    Z[groups] = found.best
+    Z[groups] = sweeping.best
     problem.follow(Z)
     certificate = problem.estimate(Z, at.b, beta)
     gap = certificate.relative_gap

@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import get_blas_funcs, lapack
+
+from ..problem.stopping import check_stop
+
+BLOCK = 1024  # columns of a large factor between looks at the clock
 
 _CALLS = {
     np.dtype(np.float32): (lapack.spotrf, lapack.spotrs, lapack.strtrs),
@@ -35,10 +39,32 @@ def cholesky(T: NDArray, overwrite: bool = False) -> NDArray:
     """
     if T.size == 0:
         return T
+    if len(T) > 2 * BLOCK:
+        return _by_blocks(T if T.flags.f_contiguous else T.T, overwrite)
     factorise = _CALLS[T.dtype][0]
     L, info = factorise(T if T.flags.f_contiguous else T.T, lower=1, overwrite_a=overwrite)
     if info:
         raise LinAlgError("The matrix is not positive definite.")
+    return L
+
+
+def _by_blocks(T: NDArray, overwrite: bool) -> NDArray:
+    """The same, some columns at a time, so that it can be stopped."""
+    factorise = _CALLS[T.dtype][0]
+    divide = get_blas_funcs("trsm", dtype=T.dtype)
+    L = T if overwrite and T.flags.f_contiguous else np.array(T, order="F")
+    for start in range(0, len(L), BLOCK):
+        own, below = slice(start, start + BLOCK), slice(start + BLOCK, None)
+        check_stop()
+        L[own, own], info = factorise(L[own, own], lower=1)
+        if info:
+            raise LinAlgError("The matrix is not positive definite.")
+        L[own, below] = 0
+        L[below, own] = divide(1, L[own, own], L[below, own], side=1, lower=1, trans_a=1)
+        for first in range(start + BLOCK, len(L), BLOCK):
+            check_stop()
+            columns = slice(first, first + BLOCK)
+            L[first:, columns] -= L[first:, own] @ L[columns, own].T
     return L
 
 

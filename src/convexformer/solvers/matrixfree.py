@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..problem import Design, Penalty
 from ..problem.designs import Groups
+from ..problem.stopping import check_stop, until
 from .workspace import low_precision
 
 Array = NDArray[np.float64]
@@ -71,6 +72,7 @@ class Curvature:
 
     def apply(self, Z: Array) -> Array:
         """``A' H A Z``, shape of `Z` ``(groups, d, c)``."""
+        check_stop()
         F = self._bend(self.X.predict(Z))
         if self.total is not None:
             e = F.sum(axis=0)
@@ -87,6 +89,7 @@ class Curvature:
         B = np.empty((G, c, d, d))
         unit, offset = self.X.unit, self.X.offset
         for k in range(G):
+            check_stop()
             A = self.X.A[:, k * d : (k + 1) * d]
             if offset is not None:
                 A = A + (offset[k * d : (k + 1) * d] / unit).astype(np.float32)
@@ -124,12 +127,23 @@ class SecularCG:
         """Coefficients whose model gap is below `target`, and whether it was reached."""
         self.radius, self.target = self.beta * self.weight, target
         self.solves = self.products = 0
+        self.best = self.unmeasured = self.Z0
+        self.least = np.inf
+        with until(self.late):
+            self._minimise(target, max_iter)
+            return self.best, self.least <= target
+        if self.least == np.inf:  # not even the first system was solved in time
+            self.best = self.unmeasured
+        return self.best, self.least <= target
+
+    def _minimise(self, target: float, max_iter: int) -> None:
+        """Find `best` and its gap `least`."""
         self.blocks = self.curvature.blocks()
         eta = self.penalty.norms(self.Z0) / self.weight
         Z, g = self._ridge(eta, self.Z0)
-        best, least, value = Z, self._gap(Z, g), self._value(Z, g)
+        self.best, self.least, value = Z, self._gap(Z, g), self._value(Z, g)
         for step in range(max_iter):
-            if (least <= target and step > 0) or self.late():
+            if self.least <= target and step > 0:
                 break
             move = self._direction(eta, g)
             for halvings in range(8):
@@ -141,9 +155,8 @@ class SecularCG:
                 break
             eta, Z, g, value = trial, Z_new, g_new, self._value(Z_new, g_new)
             gap = self._gap(Z, g)
-            if gap < least:
-                best, least = Z, gap
-        return best, least <= target
+            if gap < self.least:
+                self.best, self.least = Z, gap
 
     def _correlations(self, Z: Array) -> Array:
         """``g`` at `Z`, by what changed since the expansion: for that float32 is enough."""
@@ -176,7 +189,8 @@ class SecularCG:
         # An error of the system shows in the gap as <t, residual>.
         size = max(float(np.sum(self.radius * self.penalty.norms(Z))), self.target)
         t = start + self._solve(operator, residual, inverse, (0.1 * self.target) ** 2 / size)
-        return S * t, self._correlations(S * t)
+        self.unmeasured = S * t
+        return self.unmeasured, self._correlations(self.unmeasured)
 
     def _direction(self, eta: Array, g: Array) -> Array:
         norms = self.penalty.norms(g)
@@ -237,12 +251,12 @@ class SecularCG:
         stop = 1e-4 * rho if stop is None else stop
         self.solves += 1
         for _ in range(200):
-            if rho <= stop:
+            if not rho > stop or self.late():
                 break
             self.products += 1
             Ap = operator(p)
             slope = float(np.sum(p * Ap))
-            if slope <= 0:
+            if not slope > 0:
                 break
             t, r = t + rho / slope * p, r - rho / slope * Ap
             y = precondition(r)

@@ -71,7 +71,7 @@ class SecondOrderModel:
             Z[groups], reached = steps.minimise(target)
             self.work.products = steps.products / max(steps.solves, 1)
             self.work.factorise |= self._too_many(steps)
-            if reached or self._size > LARGEST:
+            if reached or self._size > LARGEST or self.late():
                 return Z
         if problem.loss.quadratic:
             target = max(floor, NEAR_GAIN * target) if self._in_samples and self._near else floor

@@ -9,10 +9,13 @@ in stages where that keeps models small, or where a step without them was too fa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import DualPoint, Problem
+from ..problem.stopping import until
 from .models import SecondOrderModel, in_samples
 from .solution import Clock, Iterate
 from .workspace import Workspace
@@ -26,6 +29,7 @@ STAGE_GAP = 0.03  # relative gap that ends a stage on the way
 SLOW, FAR = 0.5, 0.9  # of a gap left by a step that may lack digits: near the end, far from it
 LONGER = 1.4  # factor of a step that may be too short
 SHORT = 0.1  # of a step: beta should have come down in stages
+PASSES = 2  # over X, that a model's step takes to be evaluated
 
 
 def minimise(
@@ -35,7 +39,9 @@ def minimise(
     damping, stage, before = 1.0, np.inf, np.inf
     leap: bool | None = None  # whether beta need not come down in stages
     while True:
+        before_point = clock.seconds
         point = problem.dual_point(at.F)
+        clock.keep_back(PASSES * (clock.seconds - before_point))
         gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
@@ -63,8 +69,12 @@ def minimise(
             model = SecondOrderModel(
                 problem, stage, working, at, point, damping, precise, work, clock.late
             )
-            Z = model.minimiser(tighter * target, tighter * floor)
-            found, t = _search(problem, stage, at, Z, point, far)
+            Z = None
+            with until(clock.late):
+                Z = model.minimiser(tighter * target, tighter * floor)
+            if Z is None:  # nothing was found in time
+                return at
+            found, t = _search(problem, stage, at, Z, point, far, clock.late)
             if found is not None or clock.late():
                 break
             damping, precise = 1.0, True
@@ -117,9 +127,15 @@ def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> N
 
 
 def _search(
-    problem: Problem, beta: float, at: Iterate, Z: Array, point: DualPoint, far: bool
+    problem: Problem,
+    beta: float,
+    at: Iterate,
+    Z: Array,
+    point: DualPoint,
+    far: bool,
+    late: Callable[[], bool] = lambda: False,
 ) -> tuple[Iterate | None, float]:
-    """Backtrack from `Z` towards `at` until the true objective falls as promised.
+    """Backtrack from `Z` towards `at` until the true objective falls as promised, or time is up.
 
     Where `Z` will do, and the end is `far`, go on beyond it for as long as that is better.
     """
@@ -143,7 +159,11 @@ def _search(
             best, best_t, reached = found, t, value
             if t == 1:
                 break
-    while best is not None and far and best_t >= 1:  # curvature falls on the way to better fits
+        if late():
+            break
+    while (
+        best is not None and far and best_t >= 1 and not late()
+    ):  # curvature falls on the way to better fits
         t = LONGER * best_t
         Zt, St, b = at.Z + t * step, at.S + t * turn, at.b + LONGER * (best.b - at.b)
         value = problem.loss_at(St, b) + beta * problem.penalty.value(Zt)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..problem import Certificate, Problem
 from ..problem.points import plain
 from . import batched, descent, early, newton, proximal, shared, sweeps
+from .interruption import interruption
 from .solution import Callback, Clock, Iterate, Solution, Status
 from .trail import Trail
 from .workspace import Workspace
@@ -33,6 +34,7 @@ def solve(
     init: Solution | None = None,
     method: Method = "auto",
     callback: Callback | None = None,
+    on_interrupt: str = "raise",
 ) -> Solution:
     """Minimise `problem` at penalty strength `beta` to a certified relative gap.
 
@@ -46,7 +48,8 @@ def solve(
     max_iter : int
         Most iterations; for every output, where outputs are problems of their own.
     max_time : float, optional
-        Seconds.
+        Seconds, kept to within the larger of .3 s and two passes over X, which are what the
+        certificate of an unfinished solve takes.
     init : Solution, optional
         Warm start.
     method : {"auto", "newton", "proximal"}
@@ -55,14 +58,19 @@ def solve(
         by proximal steps, and a softmax over two classes as the logistic problem that it is.
     callback : callable, optional
         Called with every :class:`TracePoint`.
+    on_interrupt : {"raise", "keep"}
+        What Ctrl-C does: raise KeyboardInterrupt, or end with the best iterate so far, its true gap
+        and ``Status.INTERRUPTED``. A second Ctrl-C always raises. Signals reach the main thread
+        alone.
 
     Returns
     -------
     Solution
         With its true gap, and a status that says why it is above the tolerance where it is.
     """
-    clock = Clock(max_iter, max_time, callback)
-    return _solve(problem, beta, tol, clock, init, method, _workspace(problem))
+    with interruption(on_interrupt) as asked:
+        clock = Clock(max_iter, max_time, callback, asked)
+        return _solve(problem, beta, tol, clock, init, method, _workspace(problem))
 
 
 def _workspace(problem: Problem) -> Workspace:
@@ -95,8 +103,11 @@ def _solve(
             init = replace(init, Z=Z, intercept=b)
         found = _find(units.problem, units.beta(beta), tol, clock, init, method, work)
         Z, b = units.outer(*found)
-    certificate = problem.certificate(Z, b, beta, tol)
+    # Without time left the quick bounds will do, which hold too but round more.
+    certificate = problem.certificate(Z, b, beta, np.inf if clock.late() else tol)
     status = clock.status(certificate.relative_gap <= tol)
+    if not clock.trace:
+        clock.record(certificate.relative_gap, Z)
     return Solution(Z, b, certificate, status, clock.n_iter, clock.trace)
 
 
@@ -160,12 +171,15 @@ def _solve_outputs(
         Z = np.zeros(problem.shape) if init is None else init.Z.copy()
         b = problem.outer_intercept(Z, problem.null_intercept) if init is None else init.intercept
         b, left, max_iter = b.copy(), list(range(problem.n_outputs)), clock.max_iter
-        parts = [problem.output(j) for j in left]
-        known = [part.estimate(Z[:, :, [j]], b[[j]], beta) for j, part in enumerate(parts)]
+        known = list[Certificate]()
+        for j in left:
+            if clock.late():
+                return Z, b
+            known.append(problem.output(j).estimate(Z[:, :, [j]], b[[j]], beta))
     for j in left:
-        if clock.trace and (clock.late() or max_iter <= 0):
+        if clock.late() or (clock.trace and max_iter <= 0):
             break
-        part, own = problem.output(j), Clock(max_iter, clock.left)
+        part, own = problem.output(j), clock.part(max_iter)
         start = Solution(Z[:, :, [j]], b[[j]], known[j], Status.ITERATIONS)
         Zj, bj = _solve_one(part, beta, tol, own, start, method, work)
         Z[:, :, [j]], b[[j]] = Zj, bj
@@ -259,7 +273,9 @@ def _minimise(
                     eased, beta * eased.beta_max / problem.beta_max, start, 0.1, clock, work
                 )
         at = newton.minimise(problem, beta, Iterate.at(problem, at.Z, at.S, at.b), tol, clock, work)
-    if method == "proximal" or (method == "auto" and clock.trace[-1].relative_gap > tol):
+    if method == "proximal" or (
+        method == "auto" and not clock.expired and clock.trace[-1].relative_gap > tol
+    ):
         at = proximal.minimise(problem, beta, at, tol, clock)
     return at
 
@@ -279,12 +295,20 @@ def solve_path(
     init: Solution | None = None,
     method: Method = "auto",
     callback: Callback | None = None,
+    on_interrupt: str = "raise",
 ) -> Iterator[Solution]:
-    """Solve for every beta in turn, each started from the last; `max_time` is for all of them."""
+    """Solve for every beta in turn, each started from the last; `max_time` is for all of them.
+
+    With ``on_interrupt="keep"`` Ctrl-C ends the path with the best iterate of the beta it met.
+    """
     work, started, trail = _workspace(problem), Clock(max_iter, max_time), Trail(problem)
     for beta in betas:
-        clock = Clock(max_iter, started.left, callback)
-        start = trail.ahead(beta) if problem.conditioned is None else None
-        init = _solve(problem, beta, tol, clock, start or init, method, work)
-        trail.add(init)
+        with interruption(on_interrupt) as asked:  # not while whoever asks for points has the turn
+            clock = Clock(max_iter, started.left, callback, asked)
+            start = trail.ahead(beta) if problem.conditioned is None else None
+            init = _solve(problem, beta, tol, clock, start or init, method, work)
+            trail.add(init)
+            ends = asked()
         yield init
+        if ends:
+            return

@@ -8,6 +8,8 @@ tokens are correlated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,7 @@ from .solution import Clock, Iterate
 Array = NDArray[np.float64]
 
 CHECK_EVERY = 10  # iterations between certificates, which cost one more pass over X
+MOST_DOUBLINGS = 100  # of the curvature bound within a step: by far more than sound numbers need
 PATIENCE = 50  # certificates without progress before giving up
 ROUNDING = 1e-10  # relative rise of an objective that rounding explains, where means cancel
 
@@ -27,7 +30,9 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
     extrapolated, best, least, idle = at, at, np.inf, 0
     for step in range(clock.max_iter):
         if step % CHECK_EVERY == 0 or clock.expired:
+            before = clock.seconds
             gap = at.gap(problem, problem.dual_point(at.F), beta)
+            clock.keep_back(clock.seconds - before)
             clock.record(gap, at.Z)
             idle = 0 if gap < 0.99 * least else idle + 1
             if gap < least:
@@ -35,7 +40,10 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
             if (gap <= tol and step > 0) or clock.expired or idle >= PATIENCE:
                 break
         clock.n_iter += 1
-        new, lipschitz = _step(problem, beta, extrapolated, lipschitz)
+        found = _step(problem, beta, extrapolated, lipschitz, clock.late)
+        if found is None:  # time is up, or numbers have no digits left
+            break
+        new, lipschitz = found
         old = at.primal(beta)
         # Near the optimum objectives agree to rounding while steps still close the gap.
         if new.primal(beta) > old + (ROUNDING * abs(old) if extrapolated is at else 0.0):
@@ -52,13 +60,22 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
     return best if least < np.inf else at
 
 
-def _step(problem: Problem, beta: float, at: Iterate, lipschitz: float) -> tuple[Iterate, float]:
-    """One proximal step; the curvature bound doubles until it majorises."""
+def _step(
+    problem: Problem, beta: float, at: Iterate, lipschitz: float, late: Callable[[], bool]
+) -> tuple[Iterate, float] | None:
+    """One proximal step; the curvature bound doubles until it majorises.
+
+    None where that does not come about: in time, or because the loss is no number.
+    """
     V = problem.weight[:, None] * problem.loss.dual_point(at.F, problem.Y)
     G = problem.design.correlate(V)
     if problem.center is not None:
         G -= problem.center[:, :, None] * V.sum(axis=0)
-    while True:
+    if not np.isfinite(G).all():
+        return None
+    for _ in range(MOST_DOUBLINGS):
+        if late() or not np.isfinite(lipschitz):
+            return None
         Z = problem.penalty.prox(at.Z + G / lipschitz, beta / lipschitz)
         new = Iterate.at(problem, Z, problem.scores(Z), at.b)
         D = Z - at.Z
@@ -66,6 +83,7 @@ def _step(problem: Problem, beta: float, at: Iterate, lipschitz: float) -> tuple
         if new.loss <= model + 0.1 * ROUNDING * abs(at.loss) or not np.any(D):
             return new, lipschitz
         lipschitz *= 2.0
+    return None
 
 
 def _initial_lipschitz(problem: Problem, at: Iterate) -> float:

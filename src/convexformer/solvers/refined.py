@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..problem.stopping import check_stop
 from .factors import half_solved, solved
 
 Array = NDArray[np.float64]
@@ -41,6 +42,7 @@ def refined_solve(
     y = precondition(r)
     p, rho = y, np.sum(r * y, axis=0)
     for _ in range(most):
+        check_stop()
         length = np.linalg.norm(r, axis=0)
         near = rho.sum() <= accuracy and np.all(length <= relative * size)
         if near or np.all(length <= limit):

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..problem.stopping import check_stop, until
 from .bounded import bounded_quadratic
 from .systems import Cells, State, System
 
@@ -75,11 +76,19 @@ class SecularNewton:
             at = self._point(eta)
         except np.linalg.LinAlgError:  # a start so large that its system cannot be factorised
             at = self._point(np.zeros_like(eta))
+        self.best = at
+        with until(self.late):
+            self._descend(at, target, max_iter)
+        return np.concatenate([state.z for state in self.best.states], axis=2)
+
+    def _descend(self, at: _Point, target: float, max_iter: int) -> None:
+        """Steps from `at`; `best` is where they led, also where time is up before they end."""
         best, idle = at, 0
         for step in range(max_iter):
             # At least one step: the start fits the model's coefficients, but to an old eta.
-            if (at.gap <= target and step > 0) or idle >= 8 or self.late():
+            if (at.gap <= target and step > 0) or idle >= 8:
                 break
+            check_stop()
             new = self._step(at)
             if new is None:
                 break
@@ -89,8 +98,7 @@ class SecularNewton:
             at = new
             better = at.gap < 0.9 * best.gap
             best, idle = at if better else best, 0 if better or falls else idle + 1
-        best = at if at.gap <= best.gap or at.value < best.value - target else best
-        return np.concatenate([state.z for state in best.states], axis=2)
+            self.best = at if at.gap <= best.gap or at.value < best.value - target else best
 
     def _sharpen(self, at: _Point, new: _Point, target: float) -> None:
         """Better curvatures, if there are so many steps left that it pays.
@@ -106,6 +114,7 @@ class SecularNewton:
             system.sharpen(new.eta, steps)
 
     def _point(self, eta: Array) -> _Point:
+        check_stop()
         states = [system.solve(eta, self.accuracy) for system in self.systems]
         value = sum(state.value for state in states)
         value += 0.5 * self.beta * float((self.radius / self.beta) ** 2 @ eta)
@@ -129,7 +138,10 @@ class SecularNewton:
         exact = all(system.exact for system in self.systems)
         slack = 1e-13 * abs(at.value) + (0.0 if exact else 2 * self.accuracy + self.noise)
         for right in (rational, plain):
-            move = bounded_quadratic(A, right, -eta)
+            try:
+                move = bounded_quadratic(A, right, -eta)
+            except np.linalg.LinAlgError:  # products beyond the range of float64
+                return None
             new = self._moved(at, cells, move)
             if new is not None and new.value <= at.value + slack:
                 return new

@@ -22,6 +22,7 @@ from scipy.linalg import LinAlgError
 
 from ..problem import Certificate, Problem, Token
 from ..problem.designs import Groups
+from ..problem.stopping import check_stop, until
 from .bounded import bounded_quadratic
 from .shared_kernel import Kernel, WeightedTokens
 from .shared_systems import SharedGram, SharedKernel, SharedSystem, sketch, token_norms
@@ -96,10 +97,17 @@ class _Shared:
         self.columns, self.factors = WeightedTokens(self.problem, products), factors
 
     def solve(self, init: Solution | None) -> Solution:
+        self.best: Solution | None = None
+        with until(self.clock.late):
+            return self._solve(init)
+        if self.best is not None:
+            return self.best
+        return self._certified(np.zeros(self.problem.shape) if init is None else init.Z)
+
+    def _solve(self, init: Solution | None) -> Solution:
         Z = np.zeros(self.problem.shape) if init is None else init.Z
         self.eta = self.problem.penalty.norms(Z)[:, 0] / self.weight
         small = self.Y.size * self.problem.design.n_groups * self.problem.design.dim < SMALL
-        best: Solution | None = None
         tol = 0.9 * self.tol
         for precision in PRECISIONS[-RETRIES:] if small else PRECISIONS:
             if (self.columns.dtype, self.factors) != precision:
@@ -110,14 +118,14 @@ class _Shared:
                 found = self._polished(tol)
             except LinAlgError:
                 continue
-            best = found if best is None else _better(best, found)
-            if best.converged or self.clock.expired:
+            self.best = found if self.best is None else _better(self.best, found)
+            if self.best.converged or self.clock.expired:
                 break
             tol *= 0.2
-        if best is None or (not best.converged and init is not None):
+        if self.best is None or (not self.best.converged and init is not None):
             start = self._certified(Z)
-            best = start if best is None else _better(best, start)
-        return best
+            self.best = start if self.best is None else _better(self.best, start)
+        return self.best
 
     def _sketched(self) -> None:
         """eta for a sketch of the outputs, beta coming down in stages."""
@@ -193,7 +201,11 @@ class _Shared:
         return found
 
     def _certified(self, Z: Array) -> Solution:
-        """`Z` with its best intercept and certificate."""
+        """`Z` with its best intercept and certificate, which nothing stops."""
+        with until(lambda: False):
+            return self._measured(Z)
+
+    def _measured(self, Z: Array) -> Solution:
         problem = self.problem
         problem.disregard(Z)
         b, F, loss = problem.settle(Z, problem.scores(Z), problem.null_intercept)
@@ -267,7 +279,12 @@ class _Newton:
 
         A gap of infinity says that it is not, because its precision does not suffice.
         """
-        at = self._point(eta, 0.01)
+        self.at = self._point(eta, 0.01)
+        with until(self.clock.late):
+            return self._descended(self.at, tol)
+        return self.at  # what the system has measured since is near
+
+    def _descended(self, at: _Point, tol: float) -> _Point:
         best, idle = at.gap, 0
         while True:
             self.progress(at.eta)
@@ -280,10 +297,11 @@ class _Newton:
                     return self._point(at.eta, 0.2 * tol)
             except LinAlgError:
                 return replace(at, gap=np.inf)
-            at = new
+            at = self.at = new
             best, idle = min(best, at.gap), 0 if at.gap < 0.8 * best else idle + 1
 
     def _point(self, eta: Array, accuracy: float) -> _Point:
+        check_stop()
         found = self.system.measure(eta, accuracy)
         norms = np.sqrt(found.squares)
         primal = 0.5 * found.size + float(np.sum(self.weight * eta * norms))

@@ -16,6 +16,7 @@ from scipy.linalg.lapack import get_lapack_funcs
 
 from ..problem import Problem
 from ..problem.designs import Groups
+from ..problem.stopping import check_stop
 
 Array = NDArray[np.float64]
 
@@ -86,6 +87,7 @@ class WeightedTokens:
         for end in range(1, len(groups) + 1):
             wide = self.design.dim >= WIDE_TOKEN and apart[end - 1]
             if wide or end - start == step or end == len(groups):
+                check_stop()
                 yield slice(start, end), self.design.whole(groups[start:end], self.dtype)
                 start = end
 
@@ -127,6 +129,7 @@ class Kernel:
 
     def _add(self, k: int, weight: float) -> None:
         """``K += weight X_k X_k'``."""
+        check_stop()
         if k not in self._own:
             B = self.columns.token(k, self.dtype)
             most = min(KEPT_BYTES, KEPT_RATIO * self.columns.design.nbytes)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import get_lapack_funcs
 
 from ..problem.designs import Groups
+from ..problem.stopping import check_stop
 from .factors import cholesky, solved
 from .shared_kernel import Kernel, WeightedTokens
 
@@ -149,6 +150,7 @@ class SharedKernel:
         r = mixes.shape[1]
         U = np.empty((len(self.Y), len(cells) * r), mixes.dtype, order="F")
         for j, (k, limit) in enumerate(zip(cells, radius, strict=True)):
+            check_stop()
             G = self.G[self._position(k)].astype(mixes.dtype) @ (mixes / mixes.dtype.type(limit))
             U[:, j * r : (j + 1) * r] = self.columns.contribution(k, G)
         T = self.kernel.half(U).reshape(-1, len(cells), order="F")

@@ -15,6 +15,8 @@ from ..problem import Certificate, DualPoint, Problem
 
 Array = NDArray[np.float64]
 
+MOST_KEPT_BACK = 0.25  # of max_time
+
 
 class TracePoint(NamedTuple):
     """One line of a solver's trace; the gap is certified, not estimated."""
@@ -80,6 +82,8 @@ class Clock:
     max_iter: int
     max_time: float | None = None
     callback: Callback | None = None
+    asked: Callable[[], bool] = lambda: False  # whether Ctrl-C asked to stop
+    reserve: float = 0.0  # seconds of `max_time` kept back to evaluate what steps found
     trace: list[TracePoint] = field(default_factory=list)
     n_iter: int = 0
     _start: float = field(default_factory=time.perf_counter)
@@ -94,8 +98,23 @@ class Clock:
         return None if self.max_time is None else max(0.0, self.max_time - self.seconds)
 
     def late(self) -> bool:
-        """Whether time is up."""
-        return self.max_time is not None and self.seconds >= self.max_time
+        """Whether to stop: time is up, but for what is kept back, or Ctrl-C asked to."""
+        if self.asked():
+            return True
+        return self.max_time is not None and self.seconds >= self.max_time - self.reserve
+
+    def slice(self, most: float) -> float:
+        """Seconds that a step which cannot be stopped may take: what is left, up to `most`."""
+        return most if self.left is None else min(most, max(0.0, self.left - self.reserve))
+
+    def keep_back(self, seconds: float) -> None:
+        """Keep so much time, but not most of it, to evaluate what steps found."""
+        if self.max_time is not None:
+            self.reserve = max(self.reserve, min(seconds, MOST_KEPT_BACK * self.max_time))
+
+    def part(self, max_iter: int) -> Clock:
+        """A clock for a part of the work that is left, with a trace of its own."""
+        return Clock(max_iter, self.left, asked=self.asked, reserve=self.reserve)
 
     @property
     def expired(self) -> bool:
@@ -105,6 +124,8 @@ class Clock:
         """Why a solver that stops now does so."""
         if converged:
             return Status.CONVERGED
+        if self.asked():
+            return Status.INTERRUPTED
         if self.late():
             return Status.TIME
         return Status.ITERATIONS if self.n_iter >= self.max_iter else Status.PRECISION

@@ -69,11 +69,12 @@ class Spectral(Round):
                 return self.least < NEAR * self.start
             old, self.spot, self.value = self.spot, new, new.value
             values.append(new.value)
-            if step % CHECK == 0:
+            late = clock.late()
+            if step % CHECK == 0 or late:
                 gap = self._gap()
                 if gap < self.least:
                     self.least, self.best, self.best_b = gap, new.Z, new.b
-                if self.least <= target * self.value or clock.late():
+                if self.least <= target * self.value or late:
                     return True
                 if step >= TRIAL and self._is_slow(step, goal):
                     return False

@@ -163,6 +163,7 @@ class Sweeps(Round):
             before, sweeps = self.value, self.cycles.sweeps
             if fall > 0:  # what is left may take fewer, if the gap falls on as in the last cycle
                 sweeps = min(sweeps, FEWEST + int(self.ahead(target) / fall))
+            sweeps = self._in_time(sweeps, clock)
             self.value, gap = self.cycles.run(sweeps)
             fall = log(self.least / gap) / sweeps if 0 < gap < self.least else 0.0
             falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
@@ -178,6 +179,13 @@ class Sweeps(Round):
             if len(gaps) > 2 and self._slows(gaps, goal):
                 return False
         return False
+
+    def _in_time(self, sweeps: int, clock: Clock) -> int:
+        """As many sweeps as there seems to be time for."""
+        if clock.left is None:
+            return sweeps
+        each = self.cycles.seconds() / self.cycles.sweeps
+        return max(1, min(sweeps, int(clock.slice(clock.left) / each)))
 
     def _slows(self, gaps: list[float], goal: float) -> bool:
         """Whether Newton's method is quicker, if the gap goes on to fall as in the last cycles."""
