@@ -58,9 +58,9 @@ def test_stages_make_up_for_a_step_that_was_too_far(classes, fails, betas, monke
     problem = made(classes=classes)
     beta, search = 0.01 * problem.beta_max, newton._search
 
-    def short_at_first(problem, stage, at, Z, point, far):
+    def short_at_first(problem, stage, at, Z, point, far, late):
         if np.any(at.Z) or stage > beta:
-            return search(problem, stage, at, Z, point, far)
+            return search(problem, stage, at, Z, point, far, late)
         if fails:
             return None, 0.0
         found = Iterate.at(problem, 0.01 * Z, problem.scores(0.01 * Z), at.b)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..problem import PENALTIES, Design, Offsets, Problem
 from ..problem.points import safe_norm
 from ..solvers import Solution, TracePoint
+from ..solvers.interruption import ON_INTERRUPT
 from ..solvers.refit import Refitted
 from ._refit import Refittable
 from ._samples import Samples, read_samples
@@ -54,6 +55,7 @@ class ConvexAttention(Refittable, BaseEstimator):
     n_tokens: int | None
     max_iter: int
     max_time: float | None
+    on_interrupt: str
     verbose: Any
 
     coef_: Array
@@ -72,6 +74,7 @@ class ConvexAttention(Refittable, BaseEstimator):
         check_positive("tol", self.tol, "It is the relative duality gap at which to stop.")
         check_count("max_iter", self.max_iter)
         check_positive("max_time", self.max_time, "It is in seconds.", optional=True)
+        check_choice("on_interrupt", self.on_interrupt, ON_INTERRUPT)
         self._check_refit()
         self._check_task_parameters()
 

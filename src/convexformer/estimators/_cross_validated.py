@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from difflib import get_close_matches
 from typing import Any, Self
@@ -19,8 +20,9 @@ from sklearn.utils.parallel import Parallel, delayed
 from ..solvers import Solution, solve
 from ..solvers.refit import Refitted
 from ._base import ConvexAttention, TrainingData
+from ._draft import all_or_nothing
 from ._folds import FoldResult, Scorer, choose, score_fold
-from ._validation import Array, check_choice, check_fractions
+from ._validation import Array, check_choice, check_fractions, time_left
 from .persistence import Persistent
 
 
@@ -53,6 +55,7 @@ class CrossValidated(ConvexAttention, Persistent):
                 "sklearn.metrics.get_scorer_names() lists them all."
             )
 
+    @all_or_nothing
     def fit(
         self,
         X: Any,
@@ -165,7 +168,7 @@ class CrossValidated(ConvexAttention, Persistent):
                     f"The training part of fold {k} {what}; {then}. Use fewer folds, or a "
                     "stratified splitter.",
                     UserWarning,
-                    stacklevel=4,
+                    stacklevel=5,
                 )
         if not all(result.converged for result in results):
             worst = max(result.worst_gap for result in results)
@@ -174,7 +177,7 @@ class CrossValidated(ConvexAttention, Persistent):
                 f"duality gap of {worst:.1e}. Raise max_iter or max_time, or scale X "
                 "(TokenScaler).",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _choose(self, results: list[FoldResult]) -> None:
@@ -193,14 +196,14 @@ class CrossValidated(ConvexAttention, Persistent):
                 f"Every beta tried is at or above beta_max (the smallest is {self.betas_[-1]:g} of "
                 "it), where the model uses no token. Give betas below 1.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         elif len(self.betas_) > 1 and self.best_index_ == len(self.betas_) - 1:
             warnings.warn(
                 f"The chosen beta, {self.beta_fraction_:.3g} of beta_max, is the smallest tried: "
                 "a smaller one may be better. Extend betas, or pass a smaller eps.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _warn_if_empty(self) -> None:
@@ -221,6 +224,7 @@ class CrossValidated(ConvexAttention, Persistent):
         )
 
     def _final_fit(self, data: TrainingData) -> Solution | Refitted:
+        begin = time.perf_counter()
         self._prepare(data)
         problem = self._problem(data)
         solution = solve(
@@ -228,8 +232,9 @@ class CrossValidated(ConvexAttention, Persistent):
             self.beta_fraction_ * problem.beta_max,
             tol=self.tol,
             max_iter=self.max_iter,
-            max_time=self.max_time,
+            max_time=time_left(self.max_time, begin),
             callback=self._report,
+            on_interrupt=self.on_interrupt,
         )
         return self._refitted(problem, solution)
 

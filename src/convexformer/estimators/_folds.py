@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..solvers import Solution, solve_path
 from ..solvers.refit import Refitted
 from ._base import ConvexAttention, TrainingData
-from ._validation import Array
+from ._validation import Array, time_left
 
 Scorer = Callable[..., float]
 
@@ -62,7 +62,7 @@ def score_fold(
         (fractions * problem.beta_max).tolist(),
         tol=estimator.tol,
         max_iter=estimator.max_iter,
-        max_time=estimator.max_time,
+        max_time=time_left(estimator.max_time, start),
     )
     judge = _judge(estimator, test_part, scorer, score_params)
     scores, gaps, converged = [], [], True

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from ..problem import Certificate
-from ..solvers import Solution
+from ..solvers import Solution, Status
 from ..solvers.refit import RIDGE, Refitted, refit
 from ._validation import Array, check_positive
 
@@ -22,6 +22,7 @@ class Refittable:
     refit: Any
     tol: float
     coef_: Array
+    status_: Status
     ridge_: Array
 
     _certificate: Certificate  # of the solution, refitted or not
@@ -86,7 +87,7 @@ class Refittable:
                 "The refit stopped before it came to its minimum; the model is usable. Use a "
                 f"stronger ridge than refit={self._ridge:g}, or scale X (TokenScaler).",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return fitted
 
@@ -112,11 +113,12 @@ class Refittable:
         gap = self._certificate.relative_gap
         if not gap <= self.tol:
             holds = "selection_certificate_" if self._is_refitted else "certificate_"
+            stopped = "Interrupted" if self.status_ is Status.INTERRUPTED else "Stopped"
             warnings.warn(
-                f"Stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}: the "
+                f"{stopped} at a relative duality gap of {gap:.1e}, above tol={self.tol:g}: the "
                 f"objective may still be lowered by at most that fraction. The model is usable and "
                 f"{holds} holds its true gap. Raise max_iter or max_time, scale X "
                 "(TokenScaler), raise beta, or accept the gap with a larger tol.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )

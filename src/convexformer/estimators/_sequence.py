@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..problem import Loss, TokenDesign
 from ..problem.sequence import ATTENTION, AttentionParts, SequenceProblem, to_tokens
 from ..solvers import TracePoint
+from ..solvers.interruption import ON_INTERRUPT
 from ..solvers.refit_sequence import refit_sequence
 from ..solvers.sequence import solve_sequence
 from ._refit import Refittable
@@ -26,6 +27,7 @@ from ._validation import (
     check_sample_weight,
     check_tokens,
     ranked,
+    time_left,
 )
 from .persistence import Persistent
 
@@ -67,6 +69,7 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
     fit_intercept: bool
     max_iter: int
     max_time: float | None
+    on_interrupt: str
     verbose: Any
     _targets = "sequence"  # what a saved model says of its targets
 
@@ -80,6 +83,7 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
         check_positive("tol", self.tol, "It is the relative duality gap at which to stop.")
         check_count("max_iter", self.max_iter)
         check_positive("max_time", self.max_time, "It is in seconds.", optional=True)
+        check_choice("on_interrupt", self.on_interrupt, ON_INTERRUPT)
         if isinstance(self.beta, numbers.Real) and self.beta == 0:
             raise ValueError(
                 "beta=0 removes the penalty and with it the certificate; use a small beta such as "
@@ -87,8 +91,16 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
             )
         check_positive("beta", self.beta, "By default it is a fraction of beta_max.")
 
-    def _fit(self, X: Any, mask: Mask | None, Y: Array, loss: Loss, sample_weight: Any) -> None:
-        """Fit to targets ``Y (N, n, c)`` of a loss."""
+    def _fit(
+        self,
+        X: Any,
+        mask: Mask | None,
+        Y: Array,
+        loss: Loss,
+        sample_weight: Any,
+        start: float,
+    ) -> None:
+        """Fit to targets ``Y (N, n, c)`` of a loss; `start` is when the fit began."""
         weight = check_sample_weight(sample_weight, len(X))
         intercept = bool(self.fit_intercept)
         problem = SequenceProblem(X, Y, self.attention, weight, mask, intercept, loss)
@@ -98,8 +110,9 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
             float(self.beta) * scale,
             tol=self.tol,
             max_iter=self.max_iter,
-            max_time=self.max_time,
+            max_time=time_left(self.max_time, start),
             callback=self._report,
+            on_interrupt=self.on_interrupt,
         )
         fitted = self._refitted(problem, solution)
         self._set_coefficients(fitted.Z, fitted.intercept)

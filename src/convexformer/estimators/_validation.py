@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -276,6 +277,11 @@ def check_same_length(X: Tokens, y: NDArray) -> None:
             f"X and y have inconsistent lengths: X has {len(X)} samples (shape {X.shape}), y has "
             f"{len(y)}. Pass one target per sample."
         )
+
+
+def time_left(max_time: float | None, start: float) -> float | None:
+    """What is left of `max_time` seconds that began at `start`; None if there is no limit."""
+    return None if max_time is None else max(0.0, max_time - (time.perf_counter() - start))
 
 
 # Parameters -----------------------------------------------------------------------------------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numbers
+import time
 from typing import Any, Self
 
 from ..problem import Problem
 from ..solvers import Solution, Status, solve
 from ._base import ConvexAttention
+from ._draft import all_or_nothing
 from ._tasks import Classification, Regression
-from ._validation import Array, check_bool, check_choice, check_positive
+from ._validation import Array, check_bool, check_choice, check_positive, time_left
 from .persistence import Persistent
 
 
@@ -31,6 +33,7 @@ class SingleBeta(ConvexAttention, Persistent):
             )
         check_positive("beta", self.beta, "By default it is a fraction of beta_max.")
 
+    @all_or_nothing
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, separators: Any = None
     ) -> Self:
@@ -55,6 +58,7 @@ class SingleBeta(ConvexAttention, Persistent):
         -------
         self
         """
+        begin = time.perf_counter()
         data = self._read(X, y, sample_weight, mask, separators)
         start = self._last_coefficients()
         self._prepare(data)
@@ -65,9 +69,10 @@ class SingleBeta(ConvexAttention, Persistent):
             float(self.beta) * scale,
             tol=self.tol,
             max_iter=self.max_iter,
-            max_time=self.max_time,
+            max_time=time_left(self.max_time, begin),
             init=self._last_solution(problem, start),
             callback=self._report,
+            on_interrupt=self.on_interrupt,
         )
         self._keep(self._refitted(problem, solution))._warn_unless_converged()
         return self
@@ -131,7 +136,12 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
     max_iter : int, default=10000
         Most iterations.
     max_time : float, optional
-        Most seconds.
+        Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
+        over X, which the certificate takes; a refit comes on top.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        What Ctrl-C does during the solve. "raise": KeyboardInterrupt, and the estimator is left as
+        it was before. "keep": the fit ends with the best coefficients so far and their true
+        certificate, and warns; a second Ctrl-C raises.
     warm_start : bool, default=False
         Whether to start from the last fit, where its shape agrees.
     verbose : bool or callable, default=False
@@ -226,6 +236,7 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         warm_start: bool = False,
         verbose: Any = False,
     ) -> None:
@@ -242,6 +253,7 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.warm_start = warm_start
         self.verbose = verbose
 
@@ -295,7 +307,12 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
     max_iter : int, default=10000
         Most iterations.
     max_time : float, optional
-        Most seconds.
+        Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
+        over X, which the certificate takes; a refit comes on top.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        What Ctrl-C does during the solve. "raise": KeyboardInterrupt, and the estimator is left as
+        it was before. "keep": the fit ends with the best coefficients so far and their true
+        certificate, and warns; a second Ctrl-C raises.
     warm_start : bool, default=False
         Whether to start from the last fit, where its shape agrees.
     verbose : bool or callable, default=False
@@ -385,6 +402,7 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         warm_start: bool = False,
         verbose: Any = False,
     ) -> None:
@@ -400,5 +418,6 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.warm_start = warm_start
         self.verbose = verbose

@@ -47,6 +47,9 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         Most iterations for every beta.
     max_time : float, optional
         Most seconds for each fold's path, and for the final fit.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        As in :class:`ConvexAttentionRegressor`, for the final fit. Ctrl-C while folds are scored
+        always raises KeyboardInterrupt and leaves the estimator as it was.
     verbose : bool or callable, default=False
         True prints a line per fold, and one per iteration of the final fit; a callable receives the
         latter, as in :class:`ConvexAttentionRegressor`, and through its method `step`, if it
@@ -107,6 +110,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         verbose: Any = False,
     ) -> None:
         self.betas = betas
@@ -127,6 +131,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.verbose = verbose
 
 
@@ -168,6 +173,9 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         Most iterations for every beta.
     max_time : float, optional
         Most seconds for each fold's path, and for the final fit.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        As in :class:`ConvexAttentionClassifier`, for the final fit. Ctrl-C while folds are scored
+        always raises KeyboardInterrupt and leaves the estimator as it was.
     verbose : bool or callable, default=False
         True prints a line per fold, and one per iteration of the final fit; a callable receives the
         latter, as in :class:`ConvexAttentionClassifier`, and through its method `step`, if it
@@ -232,6 +240,7 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         verbose: Any = False,
     ) -> None:
         self.betas = betas
@@ -251,4 +260,5 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.verbose = verbose

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from .._names import model_names
 from ..problem import Certificate, Problem
 from ..problem.points import safe_norm
 from ..solvers import Solution, solve_path
+from ..solvers.interruption import interruption
 from ._base import ConvexAttention
 from ._gated import Gated
-from ._validation import Array, check_choice, check_fractions, check_token_weights
+from ._validation import Array, check_choice, check_fractions, check_token_weights, time_left
 from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
 
 
@@ -108,6 +110,7 @@ def attention_path(
     tol: float = 1e-6,
     max_iter: int = 10_000,
     max_time: float | None = None,
+    on_interrupt: str = "raise",
     verbose: Any = False,
 ) -> AttentionPath:
     r"""Solve for a decreasing sequence of betas, each started from the last.
@@ -143,7 +146,12 @@ def attention_path(
     max_iter : int, default=10000
         Most iterations for every beta.
     max_time : float, optional
-        Most seconds for the whole path.
+        Most seconds for the whole path. Betas that are left then have the best coefficients that
+        are known, and their true certificates, which take two passes over X each.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        What Ctrl-C does. "raise": KeyboardInterrupt. "keep": the path ends at the beta that was
+        being solved, with the best coefficients so far and their true certificate, and warns; a
+        second Ctrl-C raises.
     verbose : bool or callable, default=False
         True prints a line per beta; a callable receives every iteration of every beta instead, as a
         named tuple ``(iteration, seconds, relative_gap, n_active)``.
@@ -190,25 +198,36 @@ def attention_path(
         "tol": tol,
         "max_iter": max_iter,
         "max_time": max_time,
+        "on_interrupt": on_interrupt,
     }
     model = _model(estimator, settings, attention_path)
     if eps is None:
         eps = 0.01 if isinstance(model, Gated) else 1e-3
     fractions = check_fractions(betas, n_betas, eps)
+    begin = time.perf_counter()
     problem = _problem(model, X, y, sample_weight, mask, separators)
+    absolute = (fractions * problem.beta_max).tolist()
     solutions: list[Solution] = []
-    for solution in solve_path(
-        problem,
-        (fractions * problem.beta_max).tolist(),
-        tol=model.tol,
-        max_iter=model.max_iter,
-        max_time=model.max_time,
-        callback=verbose if callable(verbose) else None,
-    ):
-        solutions.append(solution)
-        if verbose and not callable(verbose):
-            print(_line(len(solutions), fractions, solution, model._groups_name), flush=True)
-    result = _collect(model, fractions, problem.beta_max, solutions)
+    with interruption(model.on_interrupt):  # between betas, too
+        for solution in solve_path(
+            problem,
+            absolute,
+            tol=model.tol,
+            max_iter=model.max_iter,
+            max_time=time_left(model.max_time, begin),
+            callback=verbose if callable(verbose) else None,
+            on_interrupt=model.on_interrupt,
+        ):
+            solutions.append(solution)
+            if verbose and not callable(verbose):
+                print(_line(len(solutions), fractions, solution, model._groups_name), flush=True)
+    if len(solutions) < len(fractions):
+        warnings.warn(
+            f"Interrupted: the path ends at beta {len(solutions)} of {len(fractions)}.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    result = _collect(model, fractions[: len(solutions)], problem.beta_max, solutions)
     _warn_unless_converged(solutions, result.worst_gap, model.tol)
     return result
 

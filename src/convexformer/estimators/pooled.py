@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from ._draft import all_or_nothing
 from ._masked import MaskedTransformerMixin
 from ._validation import blocks, check_count, check_positive, check_tokens, ranked
 
@@ -58,6 +59,7 @@ class PooledTokens(MaskedTransformerMixin, BaseEstimator):
         self.epsilon = epsilon
         self.n_tokens = n_tokens
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, mask: Any = None) -> Self:
         """Check X and remember its shape.
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
+from ._draft import all_or_nothing
 from ._masked import MaskedTransformerMixin
 from ._validation import (
     Array,
@@ -82,6 +83,7 @@ class TokenScaler(OneToOneFeatureMixin, MaskedTransformerMixin, BaseEstimator):
         self.with_std = with_std
         self.n_tokens = n_tokens
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, mask: Any = None) -> Self:
         """Learn means and scales.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_array
 
 from ..problem import Huber, Loss, Poisson, Squared
+from ._draft import all_or_nothing
 from ._sequence import SequenceModel
 from ._validation import Array, Mask, as_numpy, check_choice, check_positive, numbers_only
 
@@ -56,7 +58,12 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
     max_iter : int, default=10000
         Most iterations.
     max_time : float, optional
-        Most seconds.
+        Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
+        over X, which the certificate takes; a refit comes on top.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        What Ctrl-C does during the solve. "raise": KeyboardInterrupt, and the estimator is left as
+        it was before. "keep": the fit ends with the best coefficients so far and their true
+        certificate, and warns; a second Ctrl-C raises.
     verbose : bool or callable, default=False
         True prints time and gap as the solver goes; a callable receives them instead, as a named
         tuple ``(iteration, seconds, relative_gap, n_active)`` with the number of nonzero
@@ -118,6 +125,7 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         verbose: Any = False,
     ) -> None:
         self.beta = beta
@@ -130,6 +138,7 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.verbose = verbose
 
     def _check_parameters(self) -> None:
@@ -147,6 +156,7 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
             return Huber(self.huber_delta)
         return Poisson() if self.loss == "poisson" else Squared()
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> Self:
         """Fit to a certified global optimum.
 
@@ -165,10 +175,12 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         -------
         self
         """
+        start = time.perf_counter()
+        start = time.perf_counter()
         self._check_parameters()
         X, mask = self._read_tokens(X, mask, reset=True)
         Y = self._read_targets(y, X.shape[:2], mask)
-        self._fit(X, mask, Y, self._loss(), sample_weight)
+        self._fit(X, mask, Y, self._loss(), sample_weight, start)
         self._warn_unless_converged()
         return self
 

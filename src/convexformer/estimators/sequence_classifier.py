@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..problem import Logistic, Softmax
+from ._draft import all_or_nothing
 from ._samples import PADDING
 from ._sequence import SequenceModel
 from ._validation import Array, Mask, as_numpy
@@ -41,7 +43,12 @@ class ConvexSequenceClassifier(ClassifierMixin, SequenceModel):
     max_iter : int, default=10000
         Most iterations.
     max_time : float, optional
-        Most seconds.
+        Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
+        over X, which the certificate takes.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        What Ctrl-C does during the solve. "raise": KeyboardInterrupt, and the estimator is left as
+        it was before. "keep": the fit ends with the best coefficients so far and their true
+        certificate, and warns; a second Ctrl-C raises.
     verbose : bool or callable, default=False
         True prints time and gap as the solver goes; a callable receives them instead, as a named
         tuple ``(iteration, seconds, relative_gap, n_active)`` with the number of nonzero
@@ -103,6 +110,7 @@ class ConvexSequenceClassifier(ClassifierMixin, SequenceModel):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         verbose: Any = False,
     ) -> None:
         self.beta = beta
@@ -112,8 +120,10 @@ class ConvexSequenceClassifier(ClassifierMixin, SequenceModel):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.verbose = verbose
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> Self:
         """Fit to a certified global optimum.
 
@@ -132,6 +142,7 @@ class ConvexSequenceClassifier(ClassifierMixin, SequenceModel):
         -------
         self
         """
+        start = time.perf_counter()
         self._check_parameters()
         X, mask = self._read_tokens(X, mask, reset=True)
         labels, real = self._read_labels(y, X.shape[:2], mask)
@@ -147,7 +158,7 @@ class ConvexSequenceClassifier(ClassifierMixin, SequenceModel):
         self.classes_, two = classes, len(classes) == 2
         Y = np.zeros((*real.shape, 1 if two else len(classes)))
         Y[real] = np.where(codes > 0, 1.0, -1.0)[:, None] if two else np.eye(len(classes))[codes]
-        self._fit(X, mask, Y, Logistic() if two else Softmax(), sample_weight)
+        self._fit(X, mask, Y, Logistic() if two else Softmax(), sample_weight, start)
         self._warn_unless_converged()
         return self
 

@@ -37,7 +37,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
-    max_iter, max_time, warm_start, verbose
+    max_iter, max_time, on_interrupt, warm_start, verbose
         As in :class:`ConvexAttentionRegressor`.
 
     Attributes
@@ -88,6 +88,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         warm_start: bool = False,
         verbose: Any = False,
     ) -> None:
@@ -107,6 +108,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.warm_start = warm_start
         self.verbose = verbose
 
@@ -138,7 +140,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
-    max_time, warm_start, verbose
+    max_time, on_interrupt, warm_start, verbose
         As in :class:`ConvexAttentionClassifier`.
 
     Attributes
@@ -188,6 +190,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         warm_start: bool = False,
         verbose: Any = False,
     ) -> None:
@@ -206,6 +209,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.warm_start = warm_start
         self.verbose = verbose
 
@@ -238,7 +242,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
-    max_iter, max_time, verbose
+    max_iter, max_time, on_interrupt, verbose
         As in :class:`ConvexAttentionRegressorCV`.
 
     Attributes
@@ -292,6 +296,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         verbose: Any = False,
     ) -> None:
         self.betas = betas
@@ -315,6 +320,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.verbose = verbose
 
 
@@ -346,7 +352,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
-    max_time, verbose
+    max_time, on_interrupt, verbose
         As in :class:`ConvexAttentionClassifierCV`.
 
     Attributes
@@ -399,6 +405,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         tol: float = 1e-6,
         max_iter: int = 10_000,
         max_time: float | None = None,
+        on_interrupt: str = "raise",
         verbose: Any = False,
     ) -> None:
         self.betas = betas
@@ -421,4 +428,5 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
+        self.on_interrupt = on_interrupt
         self.verbose = verbose

@@ -18,6 +18,7 @@ acceleration extrapolates each.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ from ..problem import Huber
 from ..problem.moments import Border, Moments, apply
 from ..problem.positions import PositionProblem
 from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
+from ..problem.stopping import check_stop, until
+from .interruption import interruption
 from .row_prox import Levels, prox
 from .solution import Callback, Clock, Iterate, Solution
 
@@ -53,6 +56,7 @@ def solve_sequence(
     max_time: float | None = None,
     init: Solution | None = None,
     callback: Callback | None = None,
+    on_interrupt: str = "raise",
 ) -> Solution:
     """Minimise `problem` at penalty strength `beta` to a certified relative gap.
 
@@ -70,6 +74,8 @@ def solve_sequence(
         Warm start.
     callback : callable, optional
         Called with every :class:`TracePoint`; what is active are matrices ``Z_jl``.
+    on_interrupt : {"raise", "keep"}
+        What Ctrl-C does, as for :func:`~convexformer.solvers.solve`.
 
     Returns
     -------
@@ -92,7 +98,14 @@ def solve_sequence(
         raise ValueError(f"beta must be a positive number, got {beta!r}.")
     if init is not None and init.Z.shape != problem.shape:
         raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
-    clock = Clock(max_iter, max_time, callback)
+    with interruption(on_interrupt) as asked:
+        clock = Clock(max_iter, max_time, callback, asked)
+        return _solve(problem, beta, tol, clock, init)
+
+
+def _solve(
+    problem: SequenceProblem, beta: float, tol: float, clock: Clock, init: Solution | None
+) -> Solution:
     if beta >= problem.beta_max:
         Z = np.zeros(problem.shape)
     else:
@@ -116,7 +129,7 @@ def _quadratic(problem: SequenceProblem, beta: float, T: Array, tol: float, cloc
         clock.record(gap, _matrices(T))
         return not gap > 0.9 * tol  # the exact gap differs by rounding
 
-    return minimise_model(problem.moments, beta, problem.attention, T, done, clock)
+    return minimise_model(lambda: problem.moments, beta, problem.attention, T, done, clock)
 
 
 def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: Clock) -> Array:
@@ -134,7 +147,7 @@ def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: 
         if not gap > 0.9 * tol or clock.expired:
             return at.Z.reshape(shape)
         done = _within(max(precision * gap, 0.3 * tol) * at.primal(beta))
-        model = _model(problem, at, damping)
+        model = partial(_model, problem, at, damping)
         T = minimise_model(model, beta, problem.attention, at.Z.reshape(shape), done, clock)
         if not clock.expired:  # so that steps end even where models take none
             clock.n_iter += 1
@@ -191,7 +204,7 @@ def _matrices(T: Array) -> Array:
 
 
 def minimise_model(
-    model: Moments,
+    make_model: Callable[[], Moments],
     beta: float,
     attention: str,
     T: Array,
@@ -202,7 +215,13 @@ def minimise_model(
 
     Until `done`, which is told primal value, dual value and coefficients, or the clock expires.
     """
-    splitting = Splitting(model, beta, attention == "stochastic", T.shape)
+    splitting = None
+    with until(clock.late):
+        model = make_model()
+        check_stop()
+        splitting = Splitting(model, beta, attention == "stochastic", T.shape)
+    if splitting is None:  # not formed and factorised in time
+        return T
     own = 1 if model.joint else T.shape[3]  # iterations of their own
     acceleration = Anderson(T.size // own, own)
     S = splitting.start(T)
@@ -219,7 +238,10 @@ def minimise_model(
                 next_balance = int(1.25 * step) + CHECK_EVERY
                 factor = splitting.imbalance(S)
                 if not 1 / BALANCE <= factor <= BALANCE:
-                    S = splitting.rescale(S, factor)
+                    with until(clock.late):
+                        S = splitting.rescale(S, factor)
+                    if clock.late():  # perhaps before all was rescaled
+                        return T
                     acceleration.reset()
                     splitting.step(S)
         step += 1
@@ -250,7 +272,7 @@ class Splitting:
         gram = self.moments.gram / (wide[:, None] * wide)
         diagonal = np.arange(len(wide))
         gram[:, diagonal, diagonal] += 1.0
-        self.factors = [cho_factor(G, lower=True, check_finite=False) for G in gram]
+        self.factors = [_factor(G) for G in gram]
         self.cross = self.moments.cross / column[:, None, None]
         border = self.moments.border
         if border is not None:
@@ -314,6 +336,12 @@ class Splitting:
         if self.levels is not None:
             self.levels = (np.sqrt(factor) * self.levels[0], np.sqrt(factor) * self.levels[1])
         return np.sqrt(factor) * T + dual / np.sqrt(factor)
+
+
+def _factor(G: Array) -> tuple[Array, bool]:
+    check_stop()
+    factor: tuple[Array, bool] = cho_factor(G, lower=True, check_finite=False)
+    return factor
 
 
 def _ratio(error: Array, size: Array) -> float:
