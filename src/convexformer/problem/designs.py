@@ -221,6 +221,7 @@ class Design(ABC):
                 Q[0] += A.T @ A  # BLAS forms only half of a symmetric product
                 continue
             for j in range(r):
+                check_stop()
                 Q[j] += A.T @ (w[:, j, None] * A)
         return (unit**2 * Q, unit * q) if unit else (Q, q)
 

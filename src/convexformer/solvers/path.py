@@ -92,6 +92,10 @@ def _solve(
         raise ValueError(f"method must be one of {METHODS}, got {method!r}.")
     if init is not None and init.Z.shape != problem.shape:
         raise ValueError(f"init has shape {init.Z.shape}, the problem {problem.shape}.")
+    if init is not None and not (np.isfinite(init.Z).all() and np.isfinite(init.intercept).all()):
+        raise ValueError(
+            "init contains NaN or infinity. Start from a finite solution, or from none."
+        )
     if init is not None and init.Z.dtype != np.float64:
         init = replace(init, Z=plain(init.Z), intercept=plain(init.intercept))
     units = problem.conditioned
