@@ -32,7 +32,7 @@ MODELS = {
     "softmax": (ConvexAttentionClassifier(), CLASSES),
     "refit": (ConvexAttentionRegressor(refit=True), Y),
     "gates": (ConvexTransformerRegressor(n_gates=4, random_state=0), Y),
-    "pairs": (ConvexTransformerClassifier(n_gates=4, gates="pairs", random_state=0), CLASSES),
+    "gaussian": (ConvexTransformerClassifier(n_gates=4, gates="gaussian", random_state=0), CLASSES),
     "offsets": (ConvexAttentionRegressor(tokens=Offsets(-1, 1, landmarks=("first",))), SHIFTED),
     "cv": (ConvexAttentionRegressorCV(n_betas=4, eps=0.05, cv=2), Y),
     "sequence": (ConvexSequenceRegressor(0.2), X[:, ::-1, :1]),
