@@ -146,8 +146,8 @@ def attention_path(
     max_iter : int, default=10000
         Most iterations for every beta.
     max_time : float, optional
-        Most seconds for the whole path. Betas that are left then have the best coefficients that
-        are known, and their true certificates, which take two passes over X each.
+        Most seconds for the whole path. Betas that are left then have the coefficients of the
+        last one, and true certificates, which take two passes over X each.
     on_interrupt : {"raise", "keep"}, default="raise"
         What Ctrl-C does. "raise": KeyboardInterrupt. "keep": the path ends at the beta that was
         being solved, with the best coefficients so far and their true certificate, and warns; a

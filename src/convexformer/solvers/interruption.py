@@ -13,7 +13,7 @@ ON_INTERRUPT = ("raise", "keep")
 
 
 class Wish:
-    """Whether Ctrl-C asked to stop; a second one does what it did before."""
+    """A signal handler: the first Ctrl-C asks to stop, the second does what it did before."""
 
     def __init__(self, previous: Callable[[int, FrameType | None], Any]) -> None:
         self.asked, self.previous = False, previous

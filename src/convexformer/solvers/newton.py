@@ -133,7 +133,7 @@ def _search(
     Z: Array,
     point: DualPoint,
     far: bool,
-    late: Callable[[], bool] = lambda: False,
+    late: Callable[[], bool],
 ) -> tuple[Iterate | None, float]:
     """Backtrack from `Z` towards `at` until the true objective falls as promised, or time is up.
 
@@ -161,9 +161,8 @@ def _search(
                 break
         if late():
             break
-    while (
-        best is not None and far and best_t >= 1 and not late()
-    ):  # curvature falls on the way to better fits
+    # Curvature falls on the way to better fits.
+    while best is not None and far and best_t >= 1 and not late():
         t = LONGER * best_t
         Zt, St, b = at.Z + t * step, at.S + t * turn, at.b + LONGER * (best.b - at.b)
         value = problem.loss_at(St, b) + beta * problem.penalty.value(Zt)

@@ -277,9 +277,8 @@ def _minimise(
                     eased, beta * eased.beta_max / problem.beta_max, start, 0.1, clock, work
                 )
         at = newton.minimise(problem, beta, Iterate.at(problem, at.Z, at.S, at.b), tol, clock, work)
-    if method == "proximal" or (
-        method == "auto" and not clock.expired and clock.trace[-1].relative_gap > tol
-    ):
+    stalls = method == "auto" and not clock.expired and clock.trace[-1].relative_gap > tol
+    if method == "proximal" or stalls:
         at = proximal.minimise(problem, beta, at, tol, clock)
     return at
 
@@ -309,7 +308,8 @@ def solve_path(
     for beta in betas:
         with interruption(on_interrupt) as asked:  # not while whoever asks for points has the turn
             clock = Clock(max_iter, started.left, callback, asked)
-            start = trail.ahead(beta) if problem.conditioned is None else None
+            foresees = problem.conditioned is None and not clock.late()
+            start = trail.ahead(beta) if foresees else None
             init = _solve(problem, beta, tol, clock, start or init, method, work)
             trail.add(init)
             ends = asked()
