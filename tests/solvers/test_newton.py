@@ -7,7 +7,7 @@ from convexformer.problem import Logistic, Problem, Softmax, TokenDesign, TokenO
 from convexformer.problem.joint import softmax_quadratic
 from convexformer.solvers import newton, solve
 from convexformer.solvers.models import SecondOrderModel
-from convexformer.solvers.solution import Iterate
+from convexformer.solvers.solution import Clock, Iterate
 from convexformer.solvers.workspace import Workspace, low_precision
 
 
@@ -81,8 +81,9 @@ def test_a_step_goes_on_for_as_long_as_that_is_better():
     at = Iterate.start(problem, None, beta)
     point = problem.dual_point(at.S + at.b)
     Z = 1e-3 * point.M / np.linalg.norm(point.M)
-    near, t = newton._search(problem, beta, at, Z, point, far=False)
-    far, longer = newton._search(problem, beta, at, Z, point, far=True)
+    late = Clock(1).late
+    near, t = newton._search(problem, beta, at, Z, point, False, late)
+    far, longer = newton._search(problem, beta, at, Z, point, True, late)
     assert t == 1.0 and longer > 10.0
     assert far.primal(beta) < near.primal(beta)
     np.testing.assert_allclose(far.Z, longer * Z)

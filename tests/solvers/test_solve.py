@@ -121,7 +121,8 @@ def test_an_unfinished_solution_says_so(monkeypatch, method, limits):
     solution = solve(problem, beta, tol=1e-10, method=method, **limits)
     assert not solution.converged
     assert solution.certificate.relative_gap > 1e-10
-    assert solution.certificate == problem.certificate(solution.Z, solution.intercept, beta)
+    tol = np.inf if "max_time" in limits else 1e-6  # without time left the quick bounds will do
+    assert solution.certificate == problem.certificate(solution.Z, solution.intercept, beta, tol)
     assert solution.n_iter <= limits.get("max_iter", 1)
     assert solution.trace
 
