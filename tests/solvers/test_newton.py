@@ -90,7 +90,7 @@ def test_a_step_goes_on_for_as_long_as_that_is_better():
     beyond = Iterate.at(problem, 1.5 * far.Z, problem.scores(1.5 * far.Z), far.b)
     assert beyond.primal(beta) > far.primal(beta)
     problem.loss_at = lambda S, b: np.nan  # where numbers end
-    assert newton._search(problem, beta, at, Z, point, far=True)[1] == 1.0
+    assert newton._search(problem, beta, at, Z, point, True, late)[1] == 1.0
 
 
 # Curvature ----------------------------------------------------------------------------------------
