@@ -62,7 +62,7 @@ def test_one_pass_does_for_all(passes, scale, intercept):
     passes.clear()
     found = solve(made(scale=scale, intercept=intercept), beta)
     assert found.converged and found.n_iter == found.trace[-1].iteration == 1
-    assert len(passes) == 1 + intercept + 2  # another one for means, two for the certificate
+    assert len(passes) == 1 + intercept + 1  # another one for means, one for the certificate
 
 
 def test_norms_are_expected_as_they_are():
