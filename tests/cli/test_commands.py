@@ -236,7 +236,8 @@ def test_explain_remembers_names(run_json, model):
 
 
 def test_explain_a_gated_model(run, run_json, arrays, tmp_path):
-    model = cf.ConvexTransformerClassifier(0.2, n_gates=5, random_state=0, tol=1e-3)
+    gates = {"n_gates": 5, "gate_weight": 1.0, "random_state": 0}
+    model = cf.ConvexTransformerClassifier(0.2, **gates, tol=1e-3)
     model.fit(arrays["X"], arrays["kind"]).save(tmp_path / "g.safetensors")
     result = run_json("explain", tmp_path / "g.safetensors", "--figure", tmp_path / "g.png")
     assert set(result["gates"]) == set(np.flatnonzero(model.gate_norms_).tolist())
@@ -249,11 +250,24 @@ def test_explain_a_gated_model(run, run_json, arrays, tmp_path):
 
 
 def test_fit_says_how_many_gates_are_used(run, npz, tmp_path):
-    fit = ("fit", npz, "--target", "kind", "--gates", "5", "--beta")
-    weak = run(*fit, "0.01", "--out", tmp_path / "weak.safetensors").stdout
-    assert re.search(r"tokens and [2-6] of 6 gates\s+are used at beta = 0.01", weak)
+    fit = ("fit", npz, "--target", "y", "--gates", "5", "--beta")
+    weak = run(*fit, "0.001", "--out", tmp_path / "weak.safetensors").stdout
+    assert re.search(r"tokens and [2-6] of 6 gates\s+are used at beta = 0.001", weak)
     strong = run(*fit, "0.999", "--out", tmp_path / "strong.safetensors").stdout
     assert "1 of 6 gates (the one that is always open)" in strong
+
+
+def test_without_the_open_gate_none_is_said_to_be_always_open(run, run_json, arrays, tmp_path):
+    opens_at_0 = np.zeros((1, 3, 2))
+    opens_at_0[0, 1] = 1.0
+    model = cf.ConvexTransformerClassifier(
+        0.2, gates=(opens_at_0, np.zeros(1)), open_gate=False, tol=1e-3
+    )
+    model.fit(arrays["X"], arrays["kind"]).save(tmp_path / "g.safetensors")
+    result = run_json("explain", tmp_path / "g.safetensors")
+    assert (result["gates"], result["always_open"]) == ([0], [])
+    shown = run("explain", tmp_path / "g.safetensors").stdout
+    assert "1 of 1 gates are used" in shown and "(gate 0)" in shown
 
 
 def test_explain_cuts_nothing_where_lines_are_short(run, arrays, tmp_path, monkeypatch):

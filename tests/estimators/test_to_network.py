@@ -34,6 +34,21 @@ def test_squared_loss(penalty, gated):
     assert objective == pytest.approx(model.certificate_.primal, rel=1e-10)
 
 
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("gates", [{"gate_weight": 1.7}, {"open_gate": False}], ids=str)
+def test_weight_decay_of_gated_heads(penalty, gates):
+    weights = [1.0, 0.5, 2.0, 1.0, 1.0]
+    model = ConvexTransformerRegressor(
+        0.02, penalty=penalty, token_weights=weights, n_gates=4, random_state=0, **gates
+    ).fit(X, SCORES)
+    assert np.any(model.gate_norms_[1:])
+    network = model.to_network()
+    tensor, target = torch.tensor(X), torch.tensor(SCORES)
+    np.testing.assert_allclose(network(tensor).detach(), model.predict(X), atol=1e-8)
+    objective = network.objective(tensor, target, "squared", model.beta_).item()
+    assert objective == pytest.approx(model.certificate_.primal, rel=1e-10)
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_classes(gated):
     kind = ConvexTransformerClassifier if gated else ConvexAttentionClassifier

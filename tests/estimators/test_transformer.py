@@ -53,7 +53,9 @@ def test_gates_find_an_interaction(gates):
 
 def test_the_objective_is_that_of_the_dense_design():
     X, y = interaction(80)
-    model = ConvexTransformerClassifier(beta=0.1, n_gates=5, random_state=1).fit(X, y)
+    model = ConvexTransformerClassifier(
+        beta=0.1, n_gates=5, gate_weight=1.0, random_state=1
+    ).fit(X, y)
     opened = np.einsum("ikd,hkd->ih", X, model.gate_directions_) >= model.gate_thresholds_
     dense = (opened[:, :, None, None] * X[:, None]).reshape(80, -1, 2)
     same = ConvexAttentionClassifier(beta=0.1).fit(dense, y)
@@ -191,3 +193,100 @@ def test_verbose_counts_what_is_active(capsys):
     last = capsys.readouterr().out.splitlines()[-1]
     pairs = np.count_nonzero(np.any(model.coef_, axis=(0, 3)))
     assert last.endswith(f" {pairs} (gate, token) pairs")
+
+
+def small_squared_case():
+    rng = np.random.default_rng(3)
+    X, Y = rng.normal(size=(24, 3, 2)), rng.normal(size=(24, 2))
+    gates = (rng.normal(size=(4, 3, 1)) * rng.normal(size=(4, 1, 2)), np.zeros(4))
+    opened = np.einsum("ikd,hkd->ih", X, gates[0]) >= 0
+    return X, Y + 2 * np.maximum(X[:, 1], 0), gates, opened
+
+
+def program_by_cvxpy(X, Y, opened, beta, factors):
+    """Theorem 3 as printed, ``factors`` aside: each gate's own coefficients, no intercept."""
+    cp = pytest.importorskip("cvxpy")
+    (N, n, d), c, h = X.shape, Y.shape[1], opened.shape[1]
+    Z = [[cp.Variable((d, c)) for _ in range(n)] for _ in range(h)]
+    F = sum(
+        cp.multiply(np.repeat(opened[:, j : j + 1], c, axis=1), X[:, k] @ Z[j][k])
+        for j in range(h)
+        for k in range(n)
+    )
+    penalty = sum(factors[j] * cp.sum(cp.norm(Z[j][k], axis=0)) for j in range(h) for k in range(n))
+    program = cp.Problem(cp.Minimize(cp.sum_squares(F - Y) / 2 + beta * penalty))
+    return program.solve(solver=cp.CLARABEL)
+
+
+def test_without_the_open_gate_it_is_the_printed_program_of_theorem_3():
+    X, Y, gates, opened = small_squared_case()
+    model = ConvexTransformerRegressor(
+        2.0, beta_scale="absolute", gates=gates, open_gate=False, fit_intercept=False, tol=1e-9
+    ).fit(X, Y)
+    assert model.coef_.shape == (2, 4, 3, 2)
+    np.testing.assert_array_equal(model.gate_directions_, gates[0])
+    printed = program_by_cvxpy(X, Y, opened, 2.0, np.ones(4))
+    assert model.certificate_.primal == pytest.approx(printed, rel=1e-6)
+    opened = np.column_stack([np.ones(24), opened])
+    with_open = clone(model).set_params(open_gate=True, gate_weight=1.0).fit(X, Y)
+    assert with_open.certificate_.primal == pytest.approx(
+        program_by_cvxpy(X, Y, opened, 2.0, np.ones(5)), rel=1e-6
+    )
+    assert with_open.certificate_.primal < 0.99 * printed
+
+
+def test_gate_weight_multiplies_the_penalty_of_gates_that_may_close():
+    X, Y, gates, opened = small_squared_case()
+    model = ConvexTransformerRegressor(
+        2.0, beta_scale="absolute", gates=gates, gate_weight=1.5, fit_intercept=False, tol=1e-9
+    ).fit(X, Y)
+    opened = np.column_stack([np.ones(24), opened])
+    weighted = program_by_cvxpy(X, Y, opened, 2.0, [1.0, 1.5, 1.5, 1.5, 1.5])
+    assert model.certificate_.primal == pytest.approx(weighted, rel=1e-6)
+    assert np.any(model.gate_norms_[1:])
+
+
+def test_gate_weight_multiplies_token_weights():
+    X, y = interaction(100)
+    tokens = np.array([1.0, 2.0, 0.5, 1.0])
+    model = ConvexTransformerClassifier(
+        0.1, n_gates=3, random_state=0, gate_weight=3.0, token_weights=tokens
+    ).fit(X, y)
+    opened = np.einsum("ikd,hkd->ih", X, model.gate_directions_) >= model.gate_thresholds_
+    dense = (opened[:, :, None, None] * X[:, None]).reshape(100, -1, 2)
+    weights = np.concatenate([tokens, *[3.0 * tokens] * 3])
+    same = ConvexAttentionClassifier(0.1, token_weights=weights).fit(dense, y)
+    assert model.certificate_.primal == pytest.approx(same.certificate_.primal, rel=2e-6)
+    assert model.beta_max_ == pytest.approx(same.beta_max_)
+
+
+def test_heavy_gates_leave_convex_attention_and_need_an_open_one():
+    X, y = interaction()
+    heavy = ConvexTransformerClassifier(0.1, n_gates=8, random_state=0, gate_weight=1e3).fit(X, y)
+    plain = ConvexAttentionClassifier(0.1).fit(X, y)
+    assert not np.any(heavy.gate_norms_[1:])
+    np.testing.assert_allclose(heavy.coef_[:, 0], plain.coef_, atol=1e-4)
+    closing = ConvexTransformerClassifier(0.1, n_gates=8, random_state=0, open_gate=False)
+    light, heavy = (clone(closing).set_params(gate_weight=w).fit(X, y) for w in (1.0, 1e3))
+    np.testing.assert_array_equal(heavy.coef_, light.coef_)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "message"),
+    [({"open_gate": "no"}, "open_gate must be"), ({"gate_weight": 0}, "gate_weight must be")],
+)
+def test_bad_parameters_of_gates_are_refused_in_words(parameter, message):
+    X, y = interaction(30)
+    with pytest.raises(ValueError, match=message):
+        ConvexTransformerClassifier(**parameter).fit(X, y)
+
+
+def test_saved_models_without_the_open_gate(tmp_path):
+    X, y = interaction(120)
+    model = ConvexTransformerClassifier(
+        n_gates=4, open_gate=False, gate_weight=1.5, random_state=0
+    ).fit(X, y)
+    model.save(tmp_path / "m.safetensors")
+    again = load_model(tmp_path / "m.safetensors")
+    assert (again.open_gate, again.gate_weight) == (False, 1.5)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))

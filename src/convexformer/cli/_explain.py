@@ -120,7 +120,8 @@ def _table(result: dict[str, Any], most: int = 20) -> Table:
     table = plain_table("token", "norm", "", reads, right=("norm",))
     table.columns[-1].no_wrap = False  # where lines are short, this column alone gives way
     for token in result["tokens"][:most]:
-        terms = [_term(term, shown) for term in result["reads"][token]]
+        always_open = result.get("always_open", [])
+        terms = [_term(term, shown, always_open) for term in result["reads"][token]]
         words = Columns(terms, padding=(0, 2, 0, 0))  # as many beside each other as there is room
         length = bar(norms[token], max(norms.values()), 10)
         table.add_row(Text(visible(token), "bold"), f"{norms[token]:#.3g}", length, words)
@@ -129,9 +130,9 @@ def _table(result: dict[str, Any], most: int = 20) -> Table:
     return table
 
 
-def _term(term: dict[str, Any], shown: list[str]) -> Text:
+def _term(term: dict[str, Any], shown: list[str], always_open: list[int]) -> Text:
     where = visible("/".join(term[name] for name in shown))
-    if term.get("gate"):  # gate 0 is always open
+    if "gate" in term and term["gate"] not in always_open:
         where += f" (gate {term['gate']})"
     colour = "red" if term["coefficient"] > 0 else "blue"
     return Text.assemble(f"{where} ".lstrip(), (f"{term['coefficient']:+#.2g}", colour))

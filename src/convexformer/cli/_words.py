@@ -94,6 +94,8 @@ def ranked(norms: NDArray[np.float64]) -> list[int]:
 
 def describe(model: Any, tokens: Sequence[str] | None) -> dict[str, Any]:
     """What a fitted model is and proves, for JSON."""
+    import numpy as np
+
     names = list(tokens) if tokens is not None else [str(k) for k in range(model.n_tokens_)]
     norms = total_norms(model)
     order = ranked(norms)
@@ -120,18 +122,20 @@ def describe(model: Any, tokens: Sequence[str] | None) -> dict[str, Any]:
     if model.coef_.ndim == 4:
         described["n_gates"] = model.coef_.shape[1]
         described["gates"] = ranked(model.gate_norms_)
+        described["always_open"] = np.flatnonzero(model.gate_thresholds_ == -np.inf).tolist()
     if hasattr(model, "classes_"):
         described["classes"] = model.classes_
     return described
 
 
 def usage(described: dict[str, Any]) -> str:
-    """How many tokens, and gates, a model that was described uses; gate 0 is always open."""
+    """How many tokens, and gates, a model that was described uses."""
     words = f"{described['n_tokens_used']} of {described['n_tokens']} tokens"
     if "gates" not in described:
         return words
     words += f" and {len(described['gates'])} of {described['n_gates']} gates"
-    return words + (" (the one that is always open)" if described["gates"] == [0] else "")
+    only_open = described["gates"] == described["always_open"] == [0]
+    return words + (" (the one that is always open)" if only_open else "")
 
 
 def token_table(model: Any, tokens: Sequence[str] | None, most: int = 12) -> Table:

@@ -60,6 +60,7 @@ class ConvexAttention(Refittable, BaseEstimator):
 
     coef_: Array
     intercept_: Array
+    n_tokens_: int
 
     _groups_name: ClassVar[str] = "tokens"  # what the solver counts as active
 
@@ -92,11 +93,10 @@ class ConvexAttention(Refittable, BaseEstimator):
         solvable = self._solvable(data.Y, data.weight)
         if self.fit_intercept and not np.all(solvable):
             raise ValueError(self._unsolvable(np.flatnonzero(~solvable)))
-        weights = check_token_weights(self.token_weights, data.samples.n_tokens)
         return Problem(
             self._design(data.samples),
             self._task_loss(),
-            PENALTIES[self.penalty](self._group_weights(weights)),
+            PENALTIES[self.penalty](self._penalty_weights()),
             data.Y,
             sample_weight=self._task_weight(data.y, data.weight),
             intercept=bool(self.fit_intercept),
@@ -108,9 +108,9 @@ class ConvexAttention(Refittable, BaseEstimator):
     def _design(self, samples: Samples) -> Design:
         return samples.design()
 
-    def _group_weights(self, weights: Array | None) -> Array | None:
-        """Penalty weights of the design's groups, from those of tokens."""
-        return weights
+    def _penalty_weights(self) -> Array | None:
+        """Penalty weights of the design's groups, which are the tokens."""
+        return check_token_weights(self.token_weights, self.n_tokens_)
 
     def _report(self, point: TracePoint) -> None:
         """One line of progress, where asked for."""

@@ -13,17 +13,19 @@ from ..problem.gated import always_open, axis_gates, distinct_rows, gaussian_gat
 from ..problem.points import safe_norm
 from ._base import ConvexAttention, TrainingData
 from ._samples import Samples
-from ._validation import Array, check_count
+from ._validation import Array, check_bool, check_count, check_positive
 from .persistence import Persistent
 
 KINDS = ("axis", "pairs", "gaussian")
 
 
 class Gated(ConvexAttention, Persistent):
-    """Tokens seen through fixed gates; gate 0 is always open."""
+    """Tokens seen through fixed gates, the first of them always open unless ``open_gate=False``."""
 
     n_gates: int
     gates: Any
+    open_gate: bool
+    gate_weight: float
     random_state: Any
 
     gate_directions_: Array
@@ -34,6 +36,8 @@ class Gated(ConvexAttention, Persistent):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_count("n_gates", self.n_gates)
+        check_bool("open_gate", self.open_gate)
+        check_positive("gate_weight", self.gate_weight, "1 penalises all gates alike.")
         if isinstance(self.gates, str) and self.gates not in KINDS:
             raise ValueError(
                 f"gates must be one of {KINDS} or a pair of arrays (directions (h, n, d), "
@@ -42,7 +46,9 @@ class Gated(ConvexAttention, Persistent):
 
     def _prepare(self, data: TrainingData) -> None:
         tokens = data.samples.design()
-        drawn = always_open(tokens.n_groups, tokens.dim) + self._drawn(tokens, data)
+        drawn = self._drawn(tokens, data)
+        if self.open_gate:
+            drawn = always_open(tokens.n_groups, tokens.dim) + drawn
         self.gate_directions_, self.gate_thresholds_ = drawn.directions, drawn.thresholds
 
     def _drawn(self, tokens: Design, data: TrainingData) -> Gates:
@@ -70,8 +76,19 @@ class Gated(ConvexAttention, Persistent):
         gates = Gates(self.gate_directions_, self.gate_thresholds_)
         return GatedDesign(tokens, gates.open(tokens))
 
-    def _group_weights(self, weights: Array | None) -> Array | None:
-        return None if weights is None else np.tile(weights, len(self.gate_thresholds_))
+    def _penalty_weights(self) -> Array | None:
+        """Every token's weight under every gate, times `gate_weight` where the gate may close.
+
+        Without an open gate there is nothing to weigh gates against: a factor that all blocks
+        share would only rename beta.
+        """
+        weights = super()._penalty_weights()
+        h, n = self.gate_directions_.shape[:2]
+        closes = self.gate_thresholds_ > -np.inf
+        factors = np.where(closes, float(self.gate_weight), 1.0) if not all(closes) else np.ones(h)
+        if weights is None and np.all(factors == 1.0):
+            return None
+        return np.outer(factors, np.ones(n) if weights is None else weights).ravel()
 
     def _coefficients(self) -> Array:
         c, h, n, d = self.coef_.shape

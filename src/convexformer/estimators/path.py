@@ -48,7 +48,8 @@ class AttentionPath:
     token_weights : ndarray of shape (n,), or None
         Penalty weights of the tokens, where they have any.
     gate_directions, gate_thresholds : ndarray of shape (gates, n, d) and (gates,), or None
-        The gates of a gated model, the same at every beta; gate 0 is always open.
+        The gates of a gated model, the same at every beta; one that is always open has threshold
+        ``-inf``.
     token_names : list of str, or None
         Names of the tokens, of offsets and tables: ``-1``, ``0``, ``first``; names of columns.
     """

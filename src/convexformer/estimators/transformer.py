@@ -15,13 +15,13 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
 
     .. math:: F_i = \sum_j m_{ij} \sum_k X_{ik} Z_{jk} + b, \qquad
               \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}(F_i, y_i)
-              + \beta \sum_{j, k} w_k \sum_l \|Z_{jk}[:, l]\|_2
+              + \beta \sum_{j, k} g_j w_k \sum_l \|Z_{jk}[:, l]\|_2
 
     The attention layer of :class:`ConvexAttentionRegressor` followed by a gated-ReLU network
     (Theorem 3 of the paper): gates :math:`m_{ij} = 1\{\langle U_j, X_i\rangle \ge t_j\}` are drawn
     once and then fixed, which keeps the problem convex and its optimum certified. Gate 0 is always
-    open, so the layer without gates is a special case. The optimum is that of *these* gates: other
-    gates, another optimum.
+    open unless ``open_gate=False``, so the layer without gates is a special case. The optimum is
+    that of *these* gates: other gates have another.
 
     Parameters
     ----------
@@ -34,6 +34,14 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         between a sample and its nearest neighbour of another class (for regression: across the
         median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
         shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
+    open_gate : bool, default=True
+        Whether to add a gate that is always open. The theorem as printed has none: its program is
+        that of ``open_gate=False``.
+    gate_weight : float, default=2.0
+        Positive factor :math:`g_j` of the penalty of every block behind a gate that may close; it
+        is 1 for a gate that is always open. Above 1, gated blocks are used only where they lower
+        the loss by more than open ones would. It multiplies `token_weights`, and changes nothing
+        where no gate is always open. The default was chosen by validation (``docs/gates.md``).
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
@@ -42,14 +50,15 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_outputs, n_gates + 1, n_tokens, n_channels)
-    gate_directions_ : ndarray of shape (n_gates + 1, n_tokens, n_channels)
-    gate_thresholds_ : ndarray of shape (n_gates + 1,)
-        The gates; gate 0 has threshold ``-inf``.
-    gate_norms_ : ndarray of shape (n_gates + 1,)
+    coef_ : ndarray of shape (n_outputs, h, n_tokens, n_channels)
+    gate_directions_ : ndarray of shape (h, n_tokens, n_channels)
+    gate_thresholds_ : ndarray of shape (h,)
+        The gates, ``h = n_gates + 1`` of them (`n_gates` if ``open_gate=False``); a gate that is
+        always open has threshold ``-inf``.
+    gate_norms_ : ndarray of shape (h,)
         Sum of the norms of every gate's tokens.
     token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
-        Sum over gates of the norms of a token's coefficients, what the penalty charges for it.
+        Sum over gates of the norms of a token's coefficients.
     tokens_ : ndarray of int
         Tokens that any gate uses.
     certificate_, beta_, beta_max_, intercept_, n_iter_, trace_ and others
@@ -76,6 +85,8 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         beta_scale: str = "relative",
         n_gates: int = 64,
         gates: Any = "axis",
+        open_gate: bool = True,
+        gate_weight: float = 2.0,
         random_state: Any = None,
         penalty: str = "token-output",
         loss: str = "squared",
@@ -96,6 +107,8 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         self.beta_scale = beta_scale
         self.n_gates = n_gates
         self.gates = gates
+        self.open_gate = open_gate
+        self.gate_weight = gate_weight
         self.random_state = random_state
         self.penalty = penalty
         self.loss = loss
@@ -118,43 +131,28 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
 
     .. math:: F_i = \sum_j m_{ij} \sum_k X_{ik} Z_{jk} + b, \qquad
               \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}(F_i, y_i)
-              + \beta \sum_{j, k} w_k \sum_l \|Z_{jk}[:, l]\|_2
+              + \beta \sum_{j, k} g_j w_k \sum_l \|Z_{jk}[:, l]\|_2
 
     The attention layer of :class:`ConvexAttentionClassifier` followed by a gated-ReLU network
     (Theorem 3 of the paper): gates :math:`m_{ij} = 1\{\langle U_j, X_i\rangle \ge t_j\}` are drawn
     once and then fixed, which keeps the problem convex and its optimum certified. Gate 0 is always
-    open, so the layer without gates is a special case. The optimum is that of *these* gates: other
-    gates, another optimum.
+    open unless ``open_gate=False``, so the layer without gates is a special case. The optimum is
+    that of *these* gates: other gates have another.
 
     Parameters
     ----------
     beta, beta_scale
         As in :class:`ConvexAttentionClassifier`.
-    n_gates : int, default=64
-        Gates to draw, besides the one that is always open.
-    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
-        "axis": one channel of one token against a threshold from the data. "pairs": half-way
-        between a sample and its nearest neighbour of another class (for regression: across the
-        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
-        shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
-    random_state : int, RandomState or None, default=None
-        Of the gates.
+    n_gates, gates, open_gate, gate_weight, random_state
+        As in :class:`ConvexTransformerRegressor`.
     penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
     max_time, on_interrupt, warm_start, verbose
         As in :class:`ConvexAttentionClassifier`.
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_outputs, n_gates + 1, n_tokens, n_channels)
-    gate_directions_ : ndarray of shape (n_gates + 1, n_tokens, n_channels)
-    gate_thresholds_ : ndarray of shape (n_gates + 1,)
-        The gates; gate 0 has threshold ``-inf``.
-    gate_norms_ : ndarray of shape (n_gates + 1,)
-        Sum of the norms of every gate's tokens.
-    token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
-        Sum over gates of the norms of a token's coefficients, what the penalty charges for it.
-    tokens_ : ndarray of int
-        Tokens that any gate uses.
+    coef_, gate_directions_, gate_thresholds_, gate_norms_, token_norms_, tokens_
+        As in :class:`ConvexTransformerRegressor`.
     certificate_, beta_, beta_max_, intercept_, n_iter_, trace_ and others
         As in :class:`ConvexAttentionClassifier`.
 
@@ -179,6 +177,8 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         beta_scale: str = "relative",
         n_gates: int = 64,
         gates: Any = "axis",
+        open_gate: bool = True,
+        gate_weight: float = 2.0,
         random_state: Any = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,
@@ -198,6 +198,8 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         self.beta_scale = beta_scale
         self.n_gates = n_gates
         self.gates = gates
+        self.open_gate = open_gate
+        self.gate_weight = gate_weight
         self.random_state = random_state
         self.penalty = penalty
         self.fit_intercept = fit_intercept
@@ -219,44 +221,29 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
 
     .. math:: F_i = \sum_j m_{ij} \sum_k X_{ik} Z_{jk} + b, \qquad
               \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}(F_i, y_i)
-              + \beta \sum_{j, k} w_k \sum_l \|Z_{jk}[:, l]\|_2
+              + \beta \sum_{j, k} g_j w_k \sum_l \|Z_{jk}[:, l]\|_2
 
     The attention layer of :class:`ConvexAttentionRegressor` followed by a gated-ReLU network
     (Theorem 3 of the paper): gates :math:`m_{ij} = 1\{\langle U_j, X_i\rangle \ge t_j\}` are drawn
     once and then fixed, which keeps the problem convex and its optimum certified. Gate 0 is always
-    open, so the layer without gates is a special case. The optimum is that of *these* gates: other
-    gates, another optimum.
+    open unless ``open_gate=False``, so the layer without gates is a special case. The optimum is
+    that of *these* gates: other gates have another.
 
     Parameters
     ----------
     betas, n_betas, eps, cv, scoring, selection, n_jobs
         As in :class:`ConvexAttentionRegressorCV`, with gates drawn anew on each fold.
         The path ends earlier by default, since weak penalties cost more with gates.
-    n_gates : int, default=64
-        Gates to draw, besides the one that is always open.
-    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
-        "axis": one channel of one token against a threshold from the data. "pairs": half-way
-        between a sample and its nearest neighbour of another class (for regression: across the
-        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
-        shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
-    random_state : int, RandomState or None, default=None
-        Of the gates.
+    n_gates, gates, open_gate, gate_weight, random_state
+        As in :class:`ConvexTransformerRegressor`.
     penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
     max_iter, max_time, on_interrupt, verbose
         As in :class:`ConvexAttentionRegressorCV`.
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_outputs, n_gates + 1, n_tokens, n_channels)
-    gate_directions_ : ndarray of shape (n_gates + 1, n_tokens, n_channels)
-    gate_thresholds_ : ndarray of shape (n_gates + 1,)
-        The gates; gate 0 has threshold ``-inf``.
-    gate_norms_ : ndarray of shape (n_gates + 1,)
-        Sum of the norms of every gate's tokens.
-    token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
-        Sum over gates of the norms of a token's coefficients, what the penalty charges for it.
-    tokens_ : ndarray of int
-        Tokens that any gate uses.
+    coef_, gate_directions_, gate_thresholds_, gate_norms_, token_norms_, tokens_
+        As in :class:`ConvexTransformerRegressor`.
     certificate_, beta_, beta_max_, intercept_, n_iter_, trace_ and others
         As in :class:`ConvexAttentionRegressorCV`.
 
@@ -284,6 +271,8 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         n_jobs: int | None = None,
         n_gates: int = 64,
         gates: Any = "axis",
+        open_gate: bool = True,
+        gate_weight: float = 2.0,
         random_state: Any = None,
         penalty: str = "token-output",
         loss: str = "squared",
@@ -308,6 +297,8 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         self.n_jobs = n_jobs
         self.n_gates = n_gates
         self.gates = gates
+        self.open_gate = open_gate
+        self.gate_weight = gate_weight
         self.random_state = random_state
         self.penalty = penalty
         self.loss = loss
@@ -329,44 +320,29 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
 
     .. math:: F_i = \sum_j m_{ij} \sum_k X_{ik} Z_{jk} + b, \qquad
               \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}(F_i, y_i)
-              + \beta \sum_{j, k} w_k \sum_l \|Z_{jk}[:, l]\|_2
+              + \beta \sum_{j, k} g_j w_k \sum_l \|Z_{jk}[:, l]\|_2
 
     The attention layer of :class:`ConvexAttentionClassifier` followed by a gated-ReLU network
     (Theorem 3 of the paper): gates :math:`m_{ij} = 1\{\langle U_j, X_i\rangle \ge t_j\}` are drawn
     once and then fixed, which keeps the problem convex and its optimum certified. Gate 0 is always
-    open, so the layer without gates is a special case. The optimum is that of *these* gates: other
-    gates, another optimum.
+    open unless ``open_gate=False``, so the layer without gates is a special case. The optimum is
+    that of *these* gates: other gates have another.
 
     Parameters
     ----------
     betas, n_betas, eps, cv, scoring, selection, n_jobs
         As in :class:`ConvexAttentionClassifierCV`, with gates drawn anew on each fold.
         The path ends earlier by default, since weak penalties cost more with gates.
-    n_gates : int, default=64
-        Gates to draw, besides the one that is always open.
-    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
-        "axis": one channel of one token against a threshold from the data. "pairs": half-way
-        between a sample and its nearest neighbour of another class (for regression: across the
-        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
-        shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
-    random_state : int, RandomState or None, default=None
-        Of the gates.
+    n_gates, gates, open_gate, gate_weight, random_state
+        As in :class:`ConvexTransformerRegressor`.
     penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
     max_time, on_interrupt, verbose
         As in :class:`ConvexAttentionClassifierCV`.
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_outputs, n_gates + 1, n_tokens, n_channels)
-    gate_directions_ : ndarray of shape (n_gates + 1, n_tokens, n_channels)
-    gate_thresholds_ : ndarray of shape (n_gates + 1,)
-        The gates; gate 0 has threshold ``-inf``.
-    gate_norms_ : ndarray of shape (n_gates + 1,)
-        Sum of the norms of every gate's tokens.
-    token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
-        Sum over gates of the norms of a token's coefficients, what the penalty charges for it.
-    tokens_ : ndarray of int
-        Tokens that any gate uses.
+    coef_, gate_directions_, gate_thresholds_, gate_norms_, token_norms_, tokens_
+        As in :class:`ConvexTransformerRegressor`.
     certificate_, beta_, beta_max_, intercept_, n_iter_, trace_ and others
         As in :class:`ConvexAttentionClassifierCV`.
 
@@ -394,6 +370,8 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         n_jobs: int | None = None,
         n_gates: int = 64,
         gates: Any = "axis",
+        open_gate: bool = True,
+        gate_weight: float = 2.0,
         random_state: Any = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,
@@ -417,6 +395,8 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         self.n_jobs = n_jobs
         self.n_gates = n_gates
         self.gates = gates
+        self.open_gate = open_gate
+        self.gate_weight = gate_weight
         self.random_state = random_state
         self.penalty = penalty
         self.fit_intercept = fit_intercept

@@ -90,6 +90,7 @@ class ConvexJob:
         }
         if self.gates:
             drawn = {"n_gates": self.gates, "gates": "gaussian", "random_state": self.seed}
+            drawn["gate_weight"] = 1.0  # the paper's penalty, which knows no open gate
             kinds: Any = (ConvexTransformerRegressor, ConvexTransformerClassifier)
         else:
             drawn, kinds = {}, (ConvexAttentionRegressor, ConvexAttentionClassifier)

@@ -167,8 +167,8 @@ def to_network_from_parts(
     penalty : {"token-output", "token", "nuclear"}
     gates : Gates, optional
         Needed where `coef` has gates.
-    token_weights : array-like of shape (n,), optional
-        Penalty factors of the tokens, the same under every gate.
+    token_weights : array-like of shape (n,) or (gates * n,), optional
+        Penalty factors of the tokens, the same under every gate; or of the (gate, token) groups.
     """
     Z = np.moveaxis(np.asarray(coef, dtype=np.float64), 0, -1)  # (n, d, c) or (gates, n, d, c)
     if (Z.ndim == 4) != (gates is not None):
@@ -176,7 +176,7 @@ def to_network_from_parts(
             f"coef of shape {np.shape(coef)} goes {'with' if Z.ndim == 4 else 'without'} gates."
         )
     weights = None if token_weights is None else np.asarray(token_weights, dtype=np.float64)
-    if Z.ndim == 4 and weights is not None:
+    if Z.ndim == 4 and weights is not None and len(weights) == Z.shape[1]:
         weights = np.tile(weights, len(Z))
     return to_network(Z.reshape(-1, *Z.shape[-2:]), intercept, penalty, gates, weights)
 
@@ -213,7 +213,7 @@ def network_of(estimator: Any) -> SimplexAttention:
         intercept=estimator.intercept_,
         penalty=estimator.penalty,
         gates=gates,
-        token_weights=estimator.token_weights,
+        token_weights=estimator._penalty_weights(),
     )
 
 

@@ -50,7 +50,7 @@ class TokenMapDisplay:
 
     The height of a bar is the token's norm over all outputs and channels,
     :math:`\|Z_k\|_F = (\sum_l \sum_j Z_{kjl}^2)^{1/2}`; a token without a bar is not used at all.
-    For gated models it is the sum over gates and outputs that the penalty charges,
+    For gated models it is the sum over gates and outputs,
     :math:`\sum_j \sum_l \|Z_{jk}[:, l]\|_2`, and the map shows them by gate, strongest first.
 
     Parameters
