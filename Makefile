@@ -9,7 +9,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/*
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-stale bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test certificates fuzz clean
+.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-stale bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test certificates fuzz gate-weight clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ maps: encoder  ## What do students of a head look at? Resumes, about 5 minutes
 
 drop-in: $(DEV)  ## Put the gated layer in a transformer's place; resumes, about 20 minutes
 	OMP_NUM_THREADS=1 $(BIN)/convexformer reproduce drop-in --out benchmarks/drop_in --page docs/drop-in.md
+
+gate-weight: $(DEV)  ## How much should gated blocks cost (CONVEXFORMER_ALLELES=...)? Resumes; an hour
+	OMP_NUM_THREADS=1 nice $(BIN)/python -m convexformer.experiments.gate_weight
 
 grokking: $(DEV)  ## Who learns modular division how soon, and why; resumes, about 4 hours
 	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce grokking --modulus 97 15 --out benchmarks/grokking --page docs/grokking.md

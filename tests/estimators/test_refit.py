@@ -26,6 +26,7 @@ from convexformer import (
     load_model,
 )
 from convexformer.datasets import splice
+from convexformer.solvers.refit import RIDGES
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(90, 6, 3))
@@ -108,14 +109,21 @@ def test_the_network_has_the_same_scores(case):
         assert_allclose(model.to_network()(torch.tensor(X)).numpy(), scores, atol=1e-8)
 
 
+def shrinkage(model):
+    """Square roots of ``beta / norm`` of the certified fit, for the columns in use."""
+    norms = np.linalg.norm(model.selection_coef_[0, model.tokens_], axis=1)
+    return np.repeat(np.sqrt(model.beta_ / norms), X.shape[2])
+
+
 def test_ridge_regression_on_the_selected_columns():
     model = ConvexAttentionRegressor(0.3, refit=0.05, token_weights=np.ones(6)).fit(X, y)
     columns = X[:, model.tokens_].reshape(len(X), -1)
     assert 0 < len(model.tokens_) < 6
-    assert_allclose(model.ridge_, 0.05 * len(X) * np.mean(columns.var(axis=0)))
-    peer = Ridge(model.ridge_[0]).fit(columns, y)
-    assert_allclose(model.coef_[0, model.tokens_].ravel(), peer.coef_, atol=1e-9)
-    assert_allclose(model.predict(X), peer.predict(columns))
+    assert_allclose(model.ridge_, 0.05)
+    scale = shrinkage(model)
+    peer = Ridge(0.05).fit(columns / scale, y)
+    assert_allclose(model.coef_[0, model.tokens_].ravel() * scale, peer.coef_, atol=1e-9)
+    assert_allclose(model.predict(X), peer.predict(columns / scale))
 
 
 def test_logistic_regression_on_the_selected_columns():
@@ -124,8 +132,11 @@ def test_logistic_regression_on_the_selected_columns():
     peer = LogisticRegression(
         C=1 / model.ridge_[0], class_weight="balanced", tol=1e-12, solver="newton-cg", max_iter=500
     )
+    columns = columns / shrinkage(model)
     peer.fit(columns, LABEL)
-    assert_allclose(model.coef_[0, model.tokens_].ravel(), peer.coef_[0], atol=1e-6)
+    assert_allclose(
+        model.coef_[0, model.tokens_].ravel() * shrinkage(model), peer.coef_[0], atol=1e-6
+    )
     assert_allclose(model.predict_proba(X), peer.predict_proba(columns), atol=1e-6)
 
 
@@ -158,9 +169,23 @@ def test_cross_validation_scores_refitted_models():
         for j, beta in enumerate(betas):
             single = ConvexAttentionRegressor(beta, refit=0.1).fit(X[train], y[train])
             loss = 0.5 * np.mean((single.predict(X[test]) - y[test]) ** 2)
-            assert_allclose(model.scores_[k, j], -loss, rtol=1e-9)
+            assert_allclose(model.scores_[k, j], -loss, rtol=1e-6)
     plain = ConvexAttentionRegressorCV(betas, cv=3).fit(X, y)
     assert model.beta_fraction_ > plain.beta_fraction_  # nothing has to be bought by a weak penalty
+
+
+def test_cross_validation_chooses_beta_and_ridge_together():
+    betas = [0.8, 0.3, 0.1]
+    model = ConvexAttentionRegressorCV(betas, cv=3, refit=True).fit(X, y)
+    fixed = {
+        ridge: ConvexAttentionRegressorCV(betas, cv=3, refit=ridge).fit(X, y) for ridge in RIDGES
+    }
+    best = np.array([one.mean_scores_ for one in fixed.values()])
+    assert_allclose(model.mean_scores_, best.max(axis=0), rtol=1e-6)
+    ridge, beta = np.unravel_index(np.argmax(best), best.shape)
+    assert model.beta_fraction_ == betas[beta]
+    assert_allclose(model.ridge_, RIDGES[ridge])
+    assert_allclose(model.coef_, fixed[RIDGES[ridge]].coef_, rtol=1e-6)
 
 
 def test_a_fold_without_a_class():
@@ -176,7 +201,7 @@ def test_masks_weights_and_warm_starts():
     mask = rng.uniform(size=(90, 6)) < 0.8
     dirty = np.where(mask[:, :, None], X, np.nan)
     weight = rng.integers(0, 3, size=90)
-    model = ConvexAttentionRegressor(0.3, refit=True, warm_start=True)
+    model = ConvexAttentionRegressor(0.3, refit=0.1, warm_start=True)
     model.fit(dirty, y, sample_weight=weight, mask=mask)
     rows = np.repeat(np.arange(90), weight)
     other = clone(model).fit(np.where(mask[:, :, None], X, 0.0)[rows], y[rows])

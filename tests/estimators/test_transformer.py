@@ -53,9 +53,9 @@ def test_gates_find_an_interaction(gates):
 
 def test_the_objective_is_that_of_the_dense_design():
     X, y = interaction(80)
-    model = ConvexTransformerClassifier(
-        beta=0.1, n_gates=5, gate_weight=1.0, random_state=1
-    ).fit(X, y)
+    model = ConvexTransformerClassifier(beta=0.1, n_gates=5, gate_weight=1.0, random_state=1).fit(
+        X, y
+    )
     opened = np.einsum("ikd,hkd->ih", X, model.gate_directions_) >= model.gate_thresholds_
     dense = (opened[:, :, None, None] * X[:, None]).reshape(80, -1, 2)
     same = ConvexAttentionClassifier(beta=0.1).fit(dense, y)
@@ -206,7 +206,7 @@ def small_squared_case():
 def program_by_cvxpy(X, Y, opened, beta, factors):
     """Theorem 3 as printed, ``factors`` aside: each gate's own coefficients, no intercept."""
     cp = pytest.importorskip("cvxpy")
-    (N, n, d), c, h = X.shape, Y.shape[1], opened.shape[1]
+    (_, n, d), c, h = X.shape, Y.shape[1], opened.shape[1]
     Z = [[cp.Variable((d, c)) for _ in range(n)] for _ in range(h)]
     F = sum(
         cp.multiply(np.repeat(opened[:, j : j + 1], c, axis=1), X[:, k] @ Z[j][k])

@@ -33,7 +33,7 @@ Refit = Annotated[
     bool,
     typer.Option(
         "--refit",
-        help="Fit the selected tokens once more, with a small ridge in place of the penalty: few "
+        help="Fit the selected tokens once more, with a weaker ridge in place of the penalty: few "
         "tokens predict better, but not as the certified optimum.",
     ),
 ]

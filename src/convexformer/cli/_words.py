@@ -44,7 +44,7 @@ def proof_words(model: Any) -> Text:
         ("certified optimum" if reached else "fit that is not yet optimal", "bold"),
         f" (objective {certificate.primal:.6g}, relative duality gap ",
         (f"{certificate.relative_gap:.1e}", "bold"),
-        "); coefficients were then fitted with a small ridge in place of the penalty.",
+        "); coefficients were then fitted with a ridge in place of the penalty.",
     )
 
 

@@ -21,7 +21,7 @@ from ..solvers import Solution, solve
 from ..solvers.refit import Refitted
 from ._base import ConvexAttention, TrainingData
 from ._draft import all_or_nothing
-from ._folds import FoldResult, Scorer, choose, score_fold
+from ._folds import FoldResult, Scorer, best_ridges, choose, score_fold
 from ._validation import Array, check_choice, check_fractions, time_left
 from .persistence import Persistent
 
@@ -181,13 +181,16 @@ class CrossValidated(ConvexAttention, Persistent):
             )
 
     def _choose(self, results: list[FoldResult]) -> None:
-        self.scores_: Array = np.stack([result.scores for result in results])  # (folds, B)
+        scores = np.stack([result.scores for result in results])  # (folds, B, ridges)
+        ridges = best_ridges(scores)
+        self.scores_: Array = scores[:, np.arange(len(ridges)), ridges]
         choice = choose(self.scores_, self.selection)
         self.mean_scores_, self.std_scores_ = choice.mean, choice.std
         self.standard_errors_ = choice.standard_error
         self.best_index_ = choice.index
         self.best_score_ = float(choice.mean[choice.index])
         self.beta_fraction_ = float(self.betas_[choice.index])
+        self._chosen_ridge = self._ridges[ridges[choice.index]]
 
     def _warn_at_the_edge(self) -> None:
         """Say where the choice was the grid's rather than the data's."""
@@ -236,7 +239,7 @@ class CrossValidated(ConvexAttention, Persistent):
             callback=self._report,
             on_interrupt=self.on_interrupt,
         )
-        return self._refitted(problem, solution)
+        return self._refitted(problem, solution, self._chosen_ridge)
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Metadata that fit takes itself, and passes to splitter and scorer.

@@ -23,7 +23,7 @@ Scorer = Callable[..., float]
 class FoldResult:
     """What one fold says about every beta."""
 
-    scores: Array  # (B,), NaN where nothing could be fitted or scored
+    scores: Array  # (B, ridges), NaN where nothing could be fitted or scored
     worst_gap: float
     converged: bool
     seconds: float
@@ -48,12 +48,12 @@ def score_fold(
     start = time.perf_counter()
     train_part, test_part = data.take(train), data.take(test)
     if not (_has_weight(train_part) and _has_weight(test_part)):
-        return _nothing(fractions, np.arange(0))
+        return _nothing(estimator, fractions, np.arange(0))
     solvable = estimator._solvable(train_part.Y, train_part.weight)
     fill = estimator._fill_intercept(train_part.Y, train_part.weight)
     missing = np.flatnonzero(~solvable)
     if not np.any(solvable) or (len(missing) and fill is None):
-        return _nothing(fractions, missing)
+        return _nothing(estimator, fractions, missing)
     estimator = copy.copy(estimator)
     estimator._prepare(train_part)
     problem = estimator._problem(replace(train_part, Y=train_part.Y[:, solvable]))
@@ -66,12 +66,14 @@ def score_fold(
     )
     judge = _judge(estimator, test_part, scorer, score_params)
     scores, gaps, converged = [], [], True
-    fitted: Solution | Refitted | None = None
     step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
     for solution in path:
-        fitted = estimator._refitted(problem, solution, fitted)  # what is used is what is scored
-        full = fitted if not len(missing) else _embed(fitted, solvable, fill)
-        scores.append(judge(copy.copy(estimator)._keep(full)))
+        fitted: Solution | Refitted = solution
+        scores.append([])
+        for ridge in estimator._ridges:
+            fitted = estimator._refitted(problem, solution, ridge, start=fitted)
+            full = fitted if not len(missing) else _embed(fitted, solvable, fill)
+            scores[-1].append(judge(copy.copy(estimator)._keep(full)))  # what is used is scored
         gaps.append(solution.certificate.relative_gap)
         converged &= solution.converged
         if step is not None:
@@ -84,8 +86,9 @@ def _has_weight(part: TrainingData) -> bool:
     return len(part.Y) > 0 and (part.weight is None or bool(np.any(part.weight > 0)))
 
 
-def _nothing(fractions: Array, missing: NDArray[np.intp]) -> FoldResult:
-    return FoldResult(np.full(len(fractions), np.nan), 0.0, True, 0.0, missing)
+def _nothing(estimator: ConvexAttention, fractions: Array, missing: NDArray[np.intp]) -> FoldResult:
+    scores = np.full((len(fractions), len(estimator._ridges)), np.nan)
+    return FoldResult(scores, 0.0, True, 0.0, missing)
 
 
 def _judge(
@@ -135,6 +138,23 @@ class Choice:
     mean: Array  # (B,)
     std: Array
     standard_error: Array
+
+
+def best_ridges(scores: Array) -> NDArray[np.intp]:
+    """For every beta the ridge of the highest mean score, the first of equal ones.
+
+    Scores are ``(folds, B, ridges)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer.estimators._folds import best_ridges
+    >>> best_ridges(np.array([[[1.0, 2.0], [5.0, 3.0]], [[1.0, 0.0], [4.0, np.nan]]]))
+    array([0, 0])
+    """
+    folds, B, ridges = scores.shape
+    mean = choose(scores.reshape(folds, -1), "best").mean.reshape(B, ridges)
+    return np.asarray(np.argmax(np.where(np.isnan(mean), -np.inf, mean), axis=1))
 
 
 def choose(scores: Array, rule: str) -> Choice:

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from ..problem import Certificate
 from ..solvers import Solution, Status
-from ..solvers.refit import RIDGE, Refitted, refit
+from ..solvers.refit import RIDGES, Refitted, refit
 from ._validation import Array, check_positive
 
 REFIT_ATTRIBUTES = ("selection_coef_", "selection_intercept_", "ridge_")
@@ -64,28 +64,32 @@ class Refittable:
     def _check_refit(self) -> None:
         if not isinstance(self.refit, (bool, np.bool_)):
             check_positive(
-                "refit", self.refit, f"Or use True, for {RIDGE:g}, or False, for no refit."
+                "refit",
+                self.refit,
+                "It is the strength of the ridge. Or use True, which chooses it, or False, for no "
+                "refit.",
             )
 
     @property
-    def _ridge(self) -> float | None:
-        """Strength of the ridge asked for, None where no refit is."""
-        if isinstance(self.refit, (bool, np.bool_)):
-            return RIDGE if self.refit else None
-        return float(self.refit)
+    def _ridges(self) -> tuple[float | None, ...]:
+        """Strengths of the ridge to choose from; None where there is no refit."""
+        if not self.refit:
+            return (None,)
+        return RIDGES if isinstance(self.refit, (bool, np.bool_)) else (float(self.refit),)
 
     def _refitted(
-        self, problem: Any, solution: Solution, start: Solution | Refitted | None = None
+        self, problem: Any, solution: Solution, ridge: float | None = None, **start: Any
     ) -> Solution | Refitted:
-        """`solution`, refitted where that was asked for; from the last of a path, if given."""
-        if self._ridge is None:
+        """`solution`, refitted where that was asked for; if not at `ridge`, at the best one."""
+        if not self.refit:
             return solution
-        warm = {"start": start} if isinstance(start, Refitted) else {}
-        fitted: Refitted = self._refit(problem, solution, self._ridge, **warm)
+        if ridge is None and len(self._ridges) == 1:
+            (ridge,) = self._ridges
+        fitted: Refitted = self._refit(problem, solution, ridge, **start)
         if not fitted.converged:
             warnings.warn(
                 "The refit stopped before it came to its minimum; the model is usable. Use a "
-                f"stronger ridge than refit={self._ridge:g}, or scale X (TokenScaler).",
+                "stronger ridge, refit=..., or scale X (TokenScaler).",
                 ConvergenceWarning,
                 stacklevel=4,
             )

@@ -118,10 +118,11 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     refit : bool or float, default=False
-        Whether to fit once more the tokens that this fit selected, with a small ridge in place of
-        the penalty, which shrinks: sparse models predict better for it, but they are no longer
-        the certified optimum. A number is the strength of the ridge as a fraction of the mean
-        curvature of the loss at the model without tokens; True is 1e-3. See Notes.
+        Whether to fit once more the tokens that this fit selected, with a ridge in place of the
+        penalty, which shrinks: sparse models predict better for it, but they are no longer the
+        certified optimum. A number is the strength of the ridge: 1 shrinks as the penalty did,
+        and gives the certified fit again. True chooses it by five-fold cross-validation among
+        1, 0.3, 0.1, ..., 0.001, and `ridge_` says what was chosen. See Notes.
     token_weights : array-like of shape (n_tokens,), optional
         Positive factors :math:`w_k` of the penalty; 1 if omitted.
     tokens : {"absolute"} or Offsets, default="absolute"
@@ -158,7 +159,7 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         refitted model has none.
     selection_certificate_, selection_coef_, selection_intercept_, ridge_
         Of a refitted model only: the certificate, coefficients and intercept of the fit that
-        selected the tokens, and the absolute strength of the ridge, per output.
+        selected the tokens, and the strength :math:`\rho` of the ridge, per output.
     tokens_ : ndarray of int
         Tokens that the optimum uses.
     token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
@@ -192,11 +193,12 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
     With `refit`, `coef_` and `intercept_` minimise
 
     .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
-              + \tfrac12 \sum_l \lambda_l \sum_k w_k^2 \|Z_k[:, l]\|_2^2
+              + \frac{\rho}{2} \sum_{k, l} \frac{\beta w_k}{\|\hat Z_k[:, l]\|_2} \|Z_k[:, l]\|_2^2
 
-    over the tokens that the certified fit selected: for every output its own, or for all outputs
-    (``penalty="token"``, and ``"nuclear"``, whose low rank is not kept). `beta_`, `n_iter_` and
-    `trace_` stay those of the certified fit.
+    over the tokens that the certified fit :math:`\hat Z` selected: for every output its own, or for
+    all outputs, with norms over these (``penalty="token"``, and ``"nuclear"``, whose low rank is
+    not kept). :math:`\rho = 1` gives the certified fit again (with ``"nuclear"`` nearly). `beta_`,
+    `n_iter_` and `trace_` stay those of the certified fit.
 
     Examples
     --------
@@ -286,10 +288,11 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     refit : bool or float, default=False
-        Whether to fit once more the tokens that this fit selected, with a small ridge in place of
-        the penalty, which shrinks: sparse models predict better for it, but they are no longer
-        the certified optimum. A number is the strength of the ridge as a fraction of the mean
-        curvature of the loss at the model without tokens; True is 1e-3. See Notes.
+        Whether to fit once more the tokens that this fit selected, with a ridge in place of the
+        penalty, which shrinks: sparse models predict better for it, but they are no longer the
+        certified optimum. A number is the strength of the ridge: 1 shrinks as the penalty did,
+        and gives the certified fit again. True chooses it by five-fold cross-validation among
+        1, 0.3, 0.1, ..., 0.001, and `ridge_` says what was chosen. See Notes.
     class_weight : dict or "balanced", optional
         Factors of the sample weights: ``{class: weight}``, 1 for classes left out; "balanced" gives
         all classes the same total weight. Not for multilabel targets.
@@ -331,7 +334,7 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         refitted model has none.
     selection_certificate_, selection_coef_, selection_intercept_, ridge_
         Of a refitted model only: the certificate, coefficients and intercept of the fit that
-        selected the tokens, and the absolute strength of the ridge, per output.
+        selected the tokens, and the strength :math:`\rho` of the ridge, per output.
     tokens_ : ndarray of int
         Tokens that the optimum uses.
     token_norms_ : ndarray of shape (n_tokens,) or (n_classes, n_tokens)
@@ -365,11 +368,12 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
     With `refit`, `coef_` and `intercept_` minimise
 
     .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
-              + \tfrac12 \sum_l \lambda_l \sum_k w_k^2 \|Z_k[:, l]\|_2^2
+              + \frac{\rho}{2} \sum_{k, l} \frac{\beta w_k}{\|\hat Z_k[:, l]\|_2} \|Z_k[:, l]\|_2^2
 
-    over the tokens that the certified fit selected: for every output its own, or for all outputs
-    (``penalty="token"``, and ``"nuclear"``, whose low rank is not kept). `beta_`, `n_iter_` and
-    `trace_` stay those of the certified fit.
+    over the tokens that the certified fit :math:`\hat Z` selected: for every output its own, or for
+    all outputs, with norms over these (``penalty="token"``, and ``"nuclear"``, whose low rank is
+    not kept). :math:`\rho = 1` gives the certified fit again (with ``"nuclear"`` nearly). `beta_`,
+    `n_iter_` and `trace_` stay those of the certified fit.
 
     Examples
     --------

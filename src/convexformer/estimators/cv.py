@@ -38,7 +38,8 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
         Folds solved in parallel, by joblib.
     refit : bool or float, default=False
         As in :class:`ConvexAttentionRegressor`. The models of the folds are refitted before they
-        are scored, so that beta is chosen for refitted models (the relaxed lasso).
+        are scored, so that beta is chosen for refitted models (the relaxed lasso). True chooses the
+        ridge together with beta: `scores_` are those of the best ridge at every beta.
     penalty, loss, huber_delta, fit_intercept, token_weights, tokens, n_tokens
         As in :class:`ConvexAttentionRegressor`.
     tol : float, default=1e-6
@@ -164,7 +165,8 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
         Folds solved in parallel, by joblib.
     refit : bool or float, default=False
         As in :class:`ConvexAttentionClassifier`. The models of the folds are refitted before they
-        are scored, so that beta is chosen for refitted models (the relaxed lasso).
+        are scored, so that beta is chosen for refitted models (the relaxed lasso). True chooses the
+        ridge together with beta: `scores_` are those of the best ridge at every beta.
     penalty, fit_intercept, class_weight, token_weights, tokens, n_tokens
         As in :class:`ConvexAttentionClassifier`; "balanced" is worked out on each fold.
     tol : float, default=1e-6

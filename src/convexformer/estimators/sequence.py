@@ -145,7 +145,7 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         super()._check_parameters()
         check_choice("loss", self.loss, ("squared", "huber", "poisson"))
         check_positive("huber_delta", self.huber_delta, "It is in units of y.")
-        if self.loss != "squared" and self._ridge is not None:
+        if self.loss != "squared" and self.refit:
             raise ValueError(
                 f"refit={self.refit!r} is least squares, and loss is {self.loss!r}. Use "
                 "loss='squared', or refit=False."

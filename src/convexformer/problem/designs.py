@@ -73,6 +73,11 @@ class Design(ABC):
         return None
 
     @property
+    def sequences(self) -> NDArray[np.intp]:
+        """The sequence that every sample is of, numbered from 0; each its own unless they share."""
+        return np.arange(self.n_samples)
+
+    @property
     def is_sparse(self) -> bool:
         """Whether products see only entries that are not zero."""
         return False

@@ -136,6 +136,10 @@ class GatedDesign(Design):
     def nbytes(self) -> int:
         return self.tokens.nbytes
 
+    @property
+    def sequences(self) -> NDArray[np.intp]:
+        return self.tokens.sequences
+
     def rescaled(self, unit: float) -> GatedDesign:
         return GatedDesign(self.tokens.rescaled(unit), self.gates)
 

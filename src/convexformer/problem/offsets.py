@@ -154,6 +154,10 @@ class OffsetDesign(Design):
     def nbytes(self) -> int:
         return self.X.nbytes
 
+    @property
+    def sequences(self) -> NDArray[np.intp]:
+        return self.positions // self.length
+
     def rescaled(self, unit: float) -> OffsetDesign:
         other = copy(self)
         other.X, other.landmarks = np.asarray(self.X, np.float64) * unit, self.landmarks * unit

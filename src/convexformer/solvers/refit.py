@@ -1,21 +1,21 @@
-r"""The fit once more on what a solution selected, with a small ridge in place of the penalty.
+r"""The fit once more on what a solution selected, with a ridge in place of the penalty.
 
 .. math:: \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}(F_i, Y_i)
-          + \tfrac12 \sum_l \lambda_l \sum_k w_k^2 \|Z_k[:, l]\|^2
-          \quad\text{with } Z = 0 \text{ wherever the solution is}
+          + \frac{\rho}{2} \sum_{k, l} \frac{\beta w_k}{\|\hat Z_k[:, l]\|} \|Z_k[:, l]\|^2
+          \quad\text{with } Z = 0 \text{ wherever the solution } \hat Z \text{ is}
 
-The penalty that selects tokens also shrinks their coefficients; this takes the shrinkage back (the
+The penalty that selects tokens also shrinks their coefficients; this takes shrinkage back (the
 relaxed, or debiased, group lasso). It is *not* the certified optimum, which it moves away from.
 
-A token's weight means what it means to the penalty: the same as dividing its channels by it. The
-ridge is in units of the loss: :math:`\lambda_l = \text{ridge} \cdot h_l`, with :math:`h_l` the
-loss's mean curvature along the selected columns at the model without tokens, so that it means the
-same whatever the scale of X, the number of samples or their weights.
+The ridge has the penalty's gradient at the solution, so that :math:`\rho = 1` gives the solution
+itself, and :math:`\rho \to 0` the fit without shrinkage; cross-validation can choose between.
+Norms and weights are those of the penalty: over outputs where these share tokens. For the nuclear
+norm the ridge shrinks a token's coefficients as much in all, but not in each direction.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -24,14 +24,17 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
 from ..problem import Certificate, Problem
-from ..problem.designs import Groups, row_slices
+from ..problem.designs import Groups
+from ..problem.points import safe_norm
 from .matrixfree import Curvature
 from .solution import Iterate, Solution
 
 Array = NDArray[np.float64]
 Cells = NDArray[np.bool_]
 
-RIDGE = 1e-3  # unless another strength is asked for
+RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # strengths that cross-validation compares
+FOLDS = 5
+FOLD_TOL = 1e-4  # as TOL, for fits that are only scored
 TOL = 1e-16  # relative distance from the minimum, proved by strong convexity, at which to stop
 MAX_ITER = 100
 MOST_UNKNOWNS = 2000  # of a system that is factorised; larger ones are solved by iteration
@@ -50,7 +53,7 @@ class Refitted:
     selection : Solution
         What selected, with its certificate.
     ridge : ndarray of shape (c,)
-        Absolute strength :math:`\\lambda_l`; 0 for an output that uses nothing.
+        Strength :math:`\\rho` per output, 0 for one that uses nothing; for matrix targets absolute.
     converged : bool
         Whether the refit (not the selection) came to its minimum.
     """
@@ -68,19 +71,22 @@ class Refitted:
 
 
 def refit(
-    problem: Problem, solution: Solution, ridge: float = RIDGE, start: Refitted | None = None
+    problem: Problem,
+    solution: Solution,
+    ridge: float | None = None,
+    start: Solution | Refitted | None = None,
 ) -> Refitted:
-    """Minimise the loss over the cells of `solution` that are not zero, with a small ridge.
+    """Minimise the loss over the cells of `solution` that are not zero, with a ridge.
 
     Parameters
     ----------
     problem : Problem
         That `solution` solves.
     solution : Solution
-    ridge : float
-        Strength as a fraction of the loss's own curvature, positive.
-    start : Refitted, optional
-        The refit of a solution near by, to start from.
+    ridge : float, optional
+        Strength, positive: 1 gives `solution` again. If omitted, :func:`choose_ridge`.
+    start : Solution or Refitted, optional
+        Where to start from; `solution` if omitted.
 
     Examples
     --------
@@ -94,24 +100,121 @@ def refit(
     >>> shrunk.Z[2, 0, 0].round(1), refit(problem, shrunk).Z[2, 0, 0].round(1)
     (np.float64(1.5), np.float64(3.0))
     """
+    if ridge is None:
+        ridge = choose_ridge(problem, solution)
     if not (np.isfinite(ridge) and ridge > 0):
         raise ValueError(f"ridge must be a positive number, got {ridge!r}.")
+    strength = ridge * _shrinkage(problem, solution)
+    Z, b, converged = _minimise(problem, strength, solution if start is None else start, TOL, [])
+    used = np.any(strength, axis=0)
+    return Refitted(Z, b, solution, np.where(used, ridge, 0.0), converged)
+
+
+def choose_ridge(problem: Problem, solution: Solution) -> float:
+    """The strength of `RIDGES` with the least held-out loss, by five-fold cross-validation.
+
+    What is selected, and how strongly each token is shrunk beside the others, stays that of
+    `solution`. Strengths are tried from 1 downwards, until held-out loss rises. Ties go to the
+    stronger ridge, and where nothing can be held out it is 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput
+    >>> from convexformer.solvers import solve
+    >>> from convexformer.solvers.refit import choose_ridge
+    >>> X = np.random.default_rng(0).normal(size=(50, 4, 2))
+    >>> problem = Problem(TokenDesign(X), Squared(), TokenOutput(), 3 * X[:, 2, :1])
+    >>> choose_ridge(problem, solve(problem, 0.5 * problem.beta_max))  # without noise
+    0.001
+    """
+    folds = _training_parts(problem) if np.any(solution.Z) else []
+    strength, targets = _shrinkage(problem, solution), problem.Y + problem.shift
+    at: list[Solution] = [solution] * len(folds)
+    kernels: list[list[Array]] = []
+    best, least = RIDGES[0], np.inf
+    for ridge in RIDGES:
+        held_out_loss = 0.0
+        for k, part in enumerate(folds):
+            share = part.weight.sum() / problem.weight.sum()
+            Z, b, _ = _minimise(part, ridge * share * strength, at[k], FOLD_TOL, kernels)
+            at[k] = replace(solution, Z=Z, intercept=b)
+            value = problem.loss.value(part.predict(Z, b), targets)
+            held_out_loss += float(np.sum((problem.weight - part.weight)[:, None] * value))
+        if not held_out_loss < least:
+            break  # weaker ones are worse still
+        best, least = ridge, held_out_loss
+    return best
+
+
+def _training_parts(problem: Problem) -> list[Problem]:
+    """The problem without the samples of one fold; folds that cannot be done without left out."""
+    fold_of, parts = _folds(problem), []
+    for fold in range(FOLDS):
+        weight = np.where(fold_of == fold, 0.0, problem.weight)
+        try:
+            parts.append(
+                Problem(
+                    problem.design,
+                    problem.loss,
+                    problem.penalty,
+                    problem.Y + problem.shift,
+                    weight,
+                    problem.intercept,
+                )
+            )
+        except ValueError:  # no weight is left, or a class of which nothing is known
+            continue
+    return parts
+
+
+def _folds(problem: Problem) -> NDArray[np.intp]:
+    """The fold of every sample: sequences stay whole, and classes have equal shares of each."""
+    sequence = problem.design.sequences
+    drawn = np.random.default_rng(0).permutation(int(sequence.max()) + 1)
+    if not problem.loss.translates and len(drawn) == problem.design.n_samples:
+        label = np.unique(problem.Y > 0, axis=0, return_inverse=True)[1].ravel()
+        drawn = drawn[np.argsort(label[drawn], kind="stable")]
+    fold = np.empty(len(drawn), dtype=np.intp)
+    fold[drawn] = np.arange(len(drawn)) % FOLDS
+    return fold[sequence]
+
+
+def _shrinkage(problem: Problem, solution: Solution) -> Array:
+    """Strength of the ridge with the penalty's gradient at `solution`, 0 where it is zero."""
+    Z, (groups, _, c) = solution.Z, problem.shape
+    size = safe_norm(Z, axis=1)  # (groups, c)
+    norm = problem.penalty.norms(Z)
+    if not problem.penalty.separable:  # outputs share a norm
+        size, norm = safe_norm(size, axis=1)[:, None], norm.sum(axis=1, keepdims=True)
+    slope = solution.certificate.beta * problem.penalty.column(groups) * norm
+    with np.errstate(divide="ignore", invalid="ignore"):
+        strength = np.where(norm > 0, slope / size / size, 0.0)
+    return np.broadcast_to(strength, (groups, c))
+
+
+def _minimise(
+    problem: Problem,
+    strength: Array,
+    start: Solution | Refitted,
+    tol: float,
+    kernels: list[list[Array]],
+) -> tuple[Array, Array, bool]:
+    """Coefficients, intercept, and whether they proved to be at the minimum."""
     c = problem.n_outputs
     if problem.loss.joint or problem.loss.quadratic or c == 1:
         parts = [(problem, np.arange(c))]
     else:  # the ridge, unlike some penalties, leaves every output a problem of its own
         parts = [(problem.output(j), np.array([j])) for j in range(c)]
-    chosen = np.broadcast_to(problem.penalty.norms(solution.Z) > 0, (problem.shape[0], c))
-    Z0 = solution.Z
-    if start is not None:
-        Z0 = np.where(chosen[:, None] & (start.Z != 0), start.Z, Z0)
-    Z, b, strength, converged = np.zeros(problem.shape), np.zeros(c), np.zeros(c), True
-    for part, outputs in parts:
-        found = _Ridge.of(part, chosen[:, outputs], ridge)
-        at, reached = found.minimise(Z0[:, :, outputs], solution.intercept[outputs])
+    first = np.where(strength[:, None] > 0, start.Z, 0.0)
+    Z, b, converged = np.zeros(problem.shape), np.zeros(c), True
+    kernels += [[] for _ in parts[len(kernels) :]]
+    for (part, outputs), kernel in zip(parts, kernels, strict=True):
+        found = _Ridge.of(part, strength[:, outputs], kernel)
+        at, reached = found.minimise(first[:, :, outputs], start.intercept[outputs], tol)
         Z[:, :, outputs], b[outputs] = at.Z, part.outer_intercept(at.Z, at.b)
-        strength[outputs], converged = found.ridge, converged and reached
-    return Refitted(Z, b, solution, strength, converged)
+        converged = converged and reached
+    return Z, b, converged
 
 
 @dataclass
@@ -121,21 +224,15 @@ class _Ridge:
     problem: Problem
     groups: Groups
     cells: Cells  # (groups, c), which of them are chosen
-    weight: Array  # (groups, 1, 1), squared penalty weights
-    ridge: Array  # (c,), absolute
+    strength: Array  # (groups, 1, c), of the ridge; 0 where not chosen
+    kernel: list[Array]  # once it is known; problems that differ in weights alone share it
 
     @classmethod
-    def of(cls, problem: Problem, chosen: Cells, ridge: float) -> Self:
-        groups = np.flatnonzero(np.any(chosen, axis=1))
-        weight = problem.penalty.column(len(chosen))[groups, :, None] ** 2
-        unit = _curvature(problem, groups) / weight  # (groups, d, c)
-        cells = chosen[groups]
-        total, count = np.sum(unit.mean(axis=1) * cells, axis=0), np.count_nonzero(cells, axis=0)
-        if problem.loss.joint:  # outputs share one scale
-            total, count = np.full_like(total, total.sum()), np.full_like(count, count.sum())
-        return cls(problem, groups, cells, weight, ridge * total / np.maximum(count, 1))
+    def of(cls, problem: Problem, strength: Array, kernel: list[Array]) -> Self:
+        groups = np.flatnonzero(np.any(strength, axis=1))
+        return cls(problem, groups, strength[groups] > 0, strength[groups, None], kernel)
 
-    def minimise(self, Z: Array, intercept: Array) -> tuple[Iterate, bool]:
+    def minimise(self, Z: Array, intercept: Array, tol: float) -> tuple[Iterate, bool]:
         """Newton's method from `Z`, and whether it proved to have come to the minimum."""
         problem = self.problem
         b = problem.inner_intercept(Z, intercept)
@@ -143,20 +240,20 @@ class _Ridge:
         damping = 1.0
         for _ in range(MAX_ITER):
             gradient = self._gradient(at)
-            if self._distance(gradient) <= TOL * self._value(at):
+            if self._distance(gradient) <= tol * self._value(at):
                 return at, True
             step = np.zeros_like(Z)
             step[self.groups] = -self._newton(gradient, at, damping)
             slope = float(np.sum(gradient * step[self.groups]))
             found, t = self._search(at, step, slope)
             if found is None:
-                return at, self._distance(gradient) <= np.sqrt(TOL) * self._value(at)
+                return at, self._distance(gradient) <= np.sqrt(tol) * self._value(at)
             at = found
             damping = 0.1 * damping if t == 1.0 else min(1.0, max(10 * damping, 1e-3))
         return at, False
 
     def _value(self, at: Iterate) -> float:
-        return at.loss + 0.5 * float(np.sum(self.weight * self.ridge * at.Z[self.groups] ** 2))
+        return at.loss + 0.5 * float(np.sum(self.strength * at.Z[self.groups] ** 2))
 
     def _gradient(self, at: Iterate) -> Array:
         """In the chosen cells, zero elsewhere: ``(groups, d, c)``."""
@@ -165,13 +262,13 @@ class _Ridge:
         M = problem.design.correlate(V, self.groups)
         if problem.center is not None:
             M -= problem.center[self.groups][:, :, None] * V.sum(axis=0)
-        G = self.weight * self.ridge * at.Z[self.groups] - M
+        G = self.strength * at.Z[self.groups] - M
         return np.where(self.cells[:, None, :], G, 0.0)
 
     def _distance(self, gradient: Array) -> float:
         """How far the value may be from its minimum, by strong convexity, at most."""
-        strength = np.where(self.ridge > 0, self.ridge, np.inf)
-        return 0.5 * float(np.sum(gradient**2 / (self.weight * strength)))
+        strength = np.where(self.strength > 0, self.strength, np.inf)
+        return 0.5 * float(np.sum(gradient**2 / strength))
 
     def _search(self, at: Iterate, step: Array, slope: float) -> tuple[Iterate | None, float]:
         """The first of the steps 1, 1/2, 1/4, ... that lowers the value as promised."""
@@ -188,30 +285,59 @@ class _Ridge:
     def _newton(self, gradient: Array, at: Iterate, damping: float) -> Array:
         joint = self.problem.loss.joint
         cells = np.count_nonzero(self.cells) if joint else len(self.groups)
-        if cells * gradient.shape[1] > MOST_UNKNOWNS:
+        unknowns, samples = cells * gradient.shape[1], self.problem.design.n_samples
+        if self.problem.n_outputs == 1 and samples < unknowns and samples <= MOST_UNKNOWNS:
+            return self._by_samples(gradient, at, damping)
+        if unknowns > MOST_UNKNOWNS:
             return self._by_iteration(gradient, at, damping)
         (Q,) = self.problem.quadratic(self.groups, at.F, damping, self.cells)
         if not joint:
             return self._by_pattern(Q, gradient)
         z = np.zeros_like(gradient).transpose(0, 2, 1)  # one system: (group, output, channel)
         g = gradient.transpose(0, 2, 1)[self.cells]
-        scale = np.broadcast_to(self.weight * self.ridge, gradient.shape).transpose(0, 2, 1)
+        scale = np.broadcast_to(self.strength, gradient.shape).transpose(0, 2, 1)
         found = _solve(Q, scale[self.cells].ravel(), g.reshape(-1, 1))
         z[self.cells] = found.reshape(g.shape)
         return z.transpose(0, 2, 1)
 
     def _by_pattern(self, Q: Array, gradient: Array) -> Array:
-        """One factorisation for all outputs that use the same groups (and so have one ridge)."""
+        """One factorisation for all outputs that have the same ridge, on the same groups."""
         d, z = gradient.shape[1], np.zeros_like(gradient)
-        patterns, kind = np.unique(self.cells, axis=1, return_inverse=True)
-        for j, pattern in enumerate(patterns.T):
+        ridges, kind = np.unique(self.strength[:, 0], axis=1, return_inverse=True)
+        for j, ridge in enumerate(ridges.T):
+            pattern = ridge > 0
             groups, outputs = np.flatnonzero(pattern), np.flatnonzero(kind.ravel() == j)
             used, own = np.flatnonzero(np.repeat(pattern, d)), np.ix_(groups, np.arange(d), outputs)
-            scale = np.repeat(self.weight[groups, 0, 0] * self.ridge[outputs[0]], d)
+            scale = np.repeat(ridge[groups], d)
             g = gradient[own]
             found = _solve(Q[np.ix_(used, used)], scale, g.reshape(-1, len(outputs)))
             z[own] = found.reshape(g.shape)
         return z
+
+    def _by_samples(self, gradient: Array, at: Iterate, damping: float) -> Array:
+        """A system with a row per sample, by the Woodbury identity; for one output."""
+        design = self.problem.design
+        W = self.problem.weight[:, None] * self.problem.loss.curvature(
+            at.F, self.problem.Y, damping
+        )
+        root = np.sqrt(W[:, 0])
+        mean = root / np.linalg.norm(root) if self.problem.intercept else np.zeros_like(root)
+        S = root[:, None] * self._kernel() * root
+        S -= np.outer(mean, mean @ S)  # the intercept eliminated, on both sides
+        S -= np.outer(S @ mean, mean)
+        direct = gradient / self.strength
+        v = root * design.predict(direct, self.groups)[:, 0]
+        v = _solve(S, np.ones(len(S)), (v - mean * (mean @ v))[:, None])[:, 0]
+        v = root * (v - mean * (mean @ v))
+        return direct - design.correlate(v[:, None], self.groups) / self.strength
+
+    def _kernel(self) -> Array:
+        """Inner products of samples under the ridge; those of a stronger ridge are multiples."""
+        strength = self.strength[:, 0, 0]
+        if not self.kernel:
+            eta = strength[0] / strength
+            self.kernel.append(self.problem.design.kernel(self.groups, eta, self.problem.center))
+        return self.kernel[0] / strength[0]
 
     def _by_iteration(self, gradient: Array, at: Iterate, damping: float) -> Array:
         problem, shape = self.problem, gradient.shape
@@ -219,7 +345,7 @@ class _Ridge:
         curvature = Curvature(
             problem.design, self.groups, problem.center, problem.weight, H, problem.loss.joint
         )
-        cells, scale = self.cells[:, None, :], self.weight * np.where(self.ridge > 0, self.ridge, 1)
+        cells, scale = self.cells[:, None, :], np.where(self.strength > 0, self.strength, 1.0)
         eye = np.eye(shape[1])
         inverse = np.linalg.inv(curvature.blocks() + scale.transpose(0, 2, 1)[..., None] * eye)
 
@@ -247,16 +373,3 @@ def _solve(Q: Array, ridge: Array, g: Array) -> Array:
         return g
     Q[np.diag_indices_from(Q)] += ridge
     return np.asarray(cho_solve(cho_factor(Q, lower=True, overwrite_a=True), g))
-
-
-def _curvature(problem: Problem, groups: Groups) -> Array:
-    """Curvature of the loss along every column, at the model without tokens: ``(groups, d, c)``."""
-    design, shape = problem.design, (len(groups), problem.design.dim, problem.n_outputs)
-    F = np.broadcast_to(problem.null_intercept, problem.Y.shape)
-    H = problem.loss.curvature(F, problem.Y, damping=1.0)
-    W = problem.weight[:, None] * (H * (1.0 - H) if problem.loss.joint else H)
-    total = np.zeros((shape[0] * shape[1], shape[2]))
-    center = 0.0 if problem.center is None else problem.center[groups].reshape(-1)
-    for rows in row_slices(design.n_samples, len(total)):
-        total += np.square(design.gather(rows, groups) - center).T @ W[rows]
-    return total.reshape(shape)

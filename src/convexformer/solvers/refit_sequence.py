@@ -19,13 +19,17 @@ from scipy.linalg import cho_factor, cho_solve
 
 from ..problem.moments import Moments
 from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
-from .refit import RIDGE, Refitted
+from .refit import Refitted
 from .solution import Solution
 
 Array = NDArray[np.float64]
 
+RIDGE = 1e-3  # unless another strength is asked for
 
-def refit_sequence(problem: SequenceProblem, solution: Solution, ridge: float = RIDGE) -> Refitted:
+
+def refit_sequence(
+    problem: SequenceProblem, solution: Solution, ridge: float | None = None
+) -> Refitted:
     """Least squares over the entries of `solution` that are not zero, with a small ridge.
 
     Parameters
@@ -33,8 +37,9 @@ def refit_sequence(problem: SequenceProblem, solution: Solution, ridge: float = 
     problem : SequenceProblem
         That `solution` solves.
     solution : Solution
-    ridge : float
-        Strength as a fraction of the mean square of the selected columns, positive.
+    ridge : float, optional
+        Strength as a fraction of the mean square of the selected columns, positive; 1e-3 if
+        omitted.
 
     Examples
     --------
@@ -48,6 +53,7 @@ def refit_sequence(problem: SequenceProblem, solution: Solution, ridge: float = 
     >>> shrunk.Z[0, 0, 0, 3].round(1), refit_sequence(problem, shrunk).Z[0, 0, 0, 3].round(1)
     (np.float64(1.5), np.float64(3.0))
     """
+    ridge = RIDGE if ridge is None else ridge
     if not (np.isfinite(ridge) and ridge > 0):
         raise ValueError(f"ridge must be a positive number, got {ridge!r}.")
     moments, stochastic = problem.moments, problem.attention == "stochastic"

@@ -1,0 +1,158 @@
+"""From finished jobs on `gate_weight` to a summary, and from the summary to a page in Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .records import Record, environment_line, environments, table
+from .tables import standard_error
+
+
+def summarise(jobs: list[Record]) -> Record:
+    """For each data set and number of rows: scores without gates, and what each weight adds."""
+    cells = sorted({(job["rows"], job["dataset"]) for job in jobs}, reverse=True)
+    return {
+        "date": max((job["date"] for job in jobs), default=None),
+        "environments": environments(jobs),
+        "cells": [
+            _cell([job for job in jobs if (job["rows"], job["dataset"]) == cell]) for cell in cells
+        ],
+    }
+
+
+def _cell(jobs: list[Record]) -> Record:
+    jobs = sorted(jobs, key=lambda job: job["seed"])
+    names = [name for name in jobs[0]["models"] if name != "plain"]
+
+    def values(name: str, what: str) -> list[float]:
+        return [job["models"][name][what] for job in jobs]
+
+    def compared(name: str, what: str) -> Record:
+        differences = list(np.subtract(values(name, what), values("plain", what)))
+        return {"mean": float(np.mean(differences)), "standard_error": standard_error(differences)}
+
+    return {
+        "dataset": jobs[0]["dataset"],
+        "rows": jobs[0]["rows"],
+        "rows_used": jobs[0]["rows_used"],
+        "metric": jobs[0]["metric"],
+        "seeds": [job["seed"] for job in jobs],
+        "plain": float(np.mean(values("plain", "test"))),
+        "validation": {name: compared(name, "validation") for name in names},
+        "test": {name: compared(name, "test") for name in names},
+        "worst_gap": max(max(values(name, "relative_gap")) for name in ("plain", *names)),
+    }
+
+
+def below(difference: Record) -> bool:
+    """Whether a mean difference is negative by more than one standard error.
+
+    Examples
+    --------
+    >>> from convexformer.experiments.gate_weight_page import below
+    >>> below({"mean": -0.02, "standard_error": 0.01})
+    True
+    >>> below({"mean": -0.02, "standard_error": 0.03})
+    False
+    """
+    return bool(difference["mean"] < -(difference["standard_error"] or 0.0))
+
+
+def render(results: Record) -> str:
+    """The page."""
+    package = [cell for cell in results["cells"] if ":" not in cell["dataset"]]
+    alleles = [cell for cell in results["cells"] if ":" in cell["dataset"]]
+    parts = [
+        HEAD.format(**results),
+        *(environment_line(one) for one in results["environments"]),
+        PROTOCOL,
+        "## What validation says\n",
+        VALIDATION,
+        _differences(package, "validation"),
+        "\n" + _lost(package, "validation"),
+        "\n## What the test parts say\n",
+        TEST,
+        _differences(package, "test"),
+        "\n" + _lost(package, "test"),
+    ]
+    if alleles:
+        parts += [
+            "\n## Alleles on which nothing was chosen\n",
+            ALLELES,
+            _differences(alleles, "test"),
+        ]
+        parts += ["\n" + _lost(alleles, "test")]
+    return "\n".join(parts) + "\n"
+
+
+def _differences(cells: list[Record], what: str) -> str:
+    weights = list(cells[0][what]) if cells else []
+    header = ["", "training rows", "splits", "without gates", *(f"weight {w}" for w in weights)]
+    rows = [
+        [
+            cell["dataset"],
+            str(cell["rows_used"]),
+            str(len(cell["seeds"])),
+            f"{cell['plain']:.4f} ({'AUC' if cell['metric'] == 'AUC' else 'accuracy'})",
+            *(_number(cell[what][weight]) for weight in weights),
+        ]
+        for cell in cells
+    ]
+    if what == "validation":  # another unit than that of the test
+        header, rows = header[:3] + header[4:], [row[:3] + row[4:] for row in rows]
+    return table(header, rows)
+
+
+def _number(difference: Record) -> str:
+    error = difference["standard_error"]
+    number = f"{difference['mean']:+.4f}" + ("" if error is None else f" ± {error:.4f}")
+    return f"**{number}**" if below(difference) else number
+
+
+def _lost(cells: list[Record], what: str) -> str:
+    counts: dict[str, int] = {
+        weight: sum(below(cell[what][weight]) for cell in cells)
+        for weight in (cells[0][what] if cells else ())
+    }
+    means: dict[str, Any] = {
+        weight: np.mean([cell[what][weight]["mean"] for cell in cells]) for weight in counts
+    }
+    said = "; ".join(
+        f"weight {weight}: {count} of {len(cells)}, mean {means[weight]:+.4f}"
+        for weight, count in counts.items()
+    )
+    return f"Below the layer without gates by more than one standard error: {said}."
+
+
+HEAD = """# How much more should blocks behind gates cost?
+
+Made by `{command}` from `benchmarks/gate_weight/results.json`, last run {date} UTC. Nothing here is
+typed by hand.
+"""
+
+PROTOCOL = """
+`gate_weight` multiplies the penalty of every block behind a gate that may close. Plain and gated
+classifiers (64 gates of the kind "axis", the defaults) were fitted to the same few training rows of
+the package's data sets. Each chose beta among seven fractions of beta_max, 0.3 to 0.003, by
+three-fold cross-validation on these rows (for motion, folds and tests are persons never seen).
+Seed s tests on part s of five and draws its rows from the other four.
+"""
+
+VALIDATION = """\
+The cross-validated log-likelihood per sample of the beta that was chosen, less that of the layer
+without gates: mean ± standard error of the paired difference over the splits. Higher is better.
+**Bold**: below the layer without gates by more than one standard error. The default of
+`gate_weight` was chosen from this table alone.
+"""
+
+TEST = """\
+Area under the ROC curve for HLA, accuracy elsewhere, on the test part; differences as above.
+"""
+
+ALLELES = """\
+Peptides of nine amino acids and whether other HLA molecules bind them, prepared as the package's
+are. The data (IEDB, CC BY 4.0, as in mhcnuggets 2.4.1) are not part of the package:
+`CONVEXFORMER_ALLELES` names the file `curated_training_data.csv`. Area under the ROC curve.
+"""
