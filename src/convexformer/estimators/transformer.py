@@ -37,11 +37,11 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
     open_gate : bool, default=True
         Whether to add a gate that is always open. The theorem as printed has none: its program is
         that of ``open_gate=False``.
-    gate_weight : float, default=2.0
+    gate_weight : float, default=1.5
         Positive factor :math:`g_j` of the penalty of every block behind a gate that may close; it
         is 1 for a gate that is always open. Above 1, gated blocks are used only where they lower
         the loss by more than open ones would. It multiplies `token_weights`, and changes nothing
-        where no gate is always open. The default was chosen by validation (``docs/gates.md``).
+        where no gate is always open. The default was chosen by validation (``docs/gate-weight.md``).
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
@@ -86,7 +86,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         n_gates: int = 64,
         gates: Any = "axis",
         open_gate: bool = True,
-        gate_weight: float = 2.0,
+        gate_weight: float = 1.5,
         random_state: Any = None,
         penalty: str = "token-output",
         loss: str = "squared",
@@ -178,7 +178,7 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
         n_gates: int = 64,
         gates: Any = "axis",
         open_gate: bool = True,
-        gate_weight: float = 2.0,
+        gate_weight: float = 1.5,
         random_state: Any = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,
@@ -272,7 +272,7 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
         n_gates: int = 64,
         gates: Any = "axis",
         open_gate: bool = True,
-        gate_weight: float = 2.0,
+        gate_weight: float = 1.5,
         random_state: Any = None,
         penalty: str = "token-output",
         loss: str = "squared",
@@ -371,7 +371,7 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
         n_gates: int = 64,
         gates: Any = "axis",
         open_gate: bool = True,
-        gate_weight: float = 2.0,
+        gate_weight: float = 1.5,
         random_state: Any = None,
         penalty: str = "token-output",
         fit_intercept: bool = True,

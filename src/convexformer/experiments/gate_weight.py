@@ -2,9 +2,9 @@
 
 A job is one data set, one number of training rows, one seed, and a beta or none. As in the
 comparison of predictions (`predictive`), seed s tests on part s of five; the training rows are
-drawn from the other four. Without a given beta, the layer without gates and gated layers with every weight choose
-theirs by three-fold cross-validation on the training rows, whose loss compares the weights; with
-one, rows neither trained nor tested on do. The test part is only reported.
+drawn from the other four. Without a given beta, the layer without gates and gated layers with every
+weight choose theirs by three-fold cross-validation on the training rows, whose loss compares the
+weights; with one, rows neither trained nor tested on do. The test part is only reported.
 
 Every finished job is a line in ``jobs.jsonl``; running again does only what is missing. From the
 lines, ``results.json`` and ``docs/gate-weight.md`` are made.

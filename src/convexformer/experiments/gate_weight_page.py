@@ -12,12 +12,16 @@ from .tables import standard_error
 
 def summarise(jobs: list[Record]) -> Record:
     """For each data set and number of rows: scores without gates, and what each weight adds."""
-    cells = sorted({(job["rows"], job["dataset"]) for job in jobs}, reverse=True)
+    cells = sorted(
+        {(job["rows"], job["beta"], job["dataset"]) for job in jobs},
+        key=lambda cell: (cell[0], cell[1] or 0.0, cell[2]),
+    )
     return {
         "date": max((job["date"] for job in jobs), default=None),
         "environments": environments(jobs),
         "cells": [
-            _cell([job for job in jobs if (job["rows"], job["dataset"]) == cell]) for cell in cells
+            _cell([job for job in jobs if (job["rows"], job["beta"], job["dataset"]) == cell])
+            for cell in cells
         ],
     }
 
@@ -36,6 +40,7 @@ def _cell(jobs: list[Record]) -> Record:
     return {
         "dataset": jobs[0]["dataset"],
         "rows": jobs[0]["rows"],
+        "beta": jobs[0]["beta"],
         "rows_used": jobs[0]["rows_used"],
         "metric": jobs[0]["metric"],
         "seeds": [job["seed"] for job in jobs],
@@ -89,11 +94,12 @@ def render(results: Record) -> str:
 
 def _differences(cells: list[Record], what: str) -> str:
     weights = list(cells[0][what]) if cells else []
-    header = ["", "training rows", "splits", "without gates", *(f"weight {w}" for w in weights)]
+    header = ["", "rows", "beta", "splits", "without gates", *(f"weight {w}" for w in weights)]
     rows = [
         [
             cell["dataset"],
             str(cell["rows_used"]),
+            "chosen" if cell["beta"] is None else f"{cell['beta']:g}",
             str(len(cell["seeds"])),
             f"{cell['plain']:.4f} ({'AUC' if cell['metric'] == 'AUC' else 'accuracy'})",
             *(_number(cell[what][weight]) for weight in weights),
@@ -101,7 +107,7 @@ def _differences(cells: list[Record], what: str) -> str:
         for cell in cells
     ]
     if what == "validation":  # another unit than that of the test
-        header, rows = header[:3] + header[4:], [row[:3] + row[4:] for row in rows]
+        header, rows = header[:4] + header[5:], [row[:4] + row[5:] for row in rows]
     return table(header, rows)
 
 
@@ -135,14 +141,16 @@ typed by hand.
 PROTOCOL = """
 `gate_weight` multiplies the penalty of every block behind a gate that may close. Plain and gated
 classifiers (64 gates of the kind "axis", the defaults) were fitted to the same few training rows of
-the package's data sets. Each chose beta among seven fractions of beta_max, 0.3 to 0.003, by
-three-fold cross-validation on these rows (for motion, folds and tests are persons never seen).
-Seed s tests on part s of five and draws its rows from the other four.
+the package's data sets. Where beta is "chosen", each chose its own among seven fractions of
+beta_max, 0.3 to 0.003, by three-fold cross-validation on these rows; else it was given. Seed s
+tests on part s of five and draws its rows from the other four (for motion, tests and folds are
+persons never seen).
 """
 
 VALIDATION = """\
-The cross-validated log-likelihood per sample of the beta that was chosen, less that of the layer
-without gates: mean ± standard error of the paired difference over the splits. Higher is better.
+The log-likelihood per sample, cross-validated where beta was chosen, else on up to 1,000 rows
+neither trained nor tested on, less that of the layer without gates: mean ± standard error of the
+paired difference over the splits. Higher is better.
 **Bold**: below the layer without gates by more than one standard error. The default of
 `gate_weight` was chosen from this table alone.
 """
