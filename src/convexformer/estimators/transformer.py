@@ -41,7 +41,7 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
         Positive factor :math:`g_j` of the penalty of every block behind a gate that may close; it
         is 1 for a gate that is always open. Above 1, gated blocks are used only where they lower
         the loss by more than open ones would. It multiplies `token_weights`, and changes nothing
-        where no gate is always open. The default was chosen by validation (``docs/gate-weight.md``).
+        where no gate is always open. The default was chosen by validation: ``docs/gate-weight.md``.
     random_state : int, RandomState or None, default=None
         Of the gates.
     penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,

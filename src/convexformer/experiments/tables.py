@@ -157,6 +157,7 @@ The gated models' number of gates and betas were settled after trials on the sam
 in view, and two other choices of three betas were run in part before this one. Bold and not bold
 should be read with that in mind. Fits were limited by wall time on a busy machine, so that a rerun
 may prove smaller gaps.
+Blocks behind gates cost as much as open ones here, `gate_weight=1`, which is no longer the default.
 
 ## What was tried
 
