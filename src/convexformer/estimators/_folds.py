@@ -65,7 +65,8 @@ def score_fold(
         max_time=time_left(estimator.max_time, start),
     )
     judge = _judge(estimator, test_part, scorer, score_params)
-    scores, gaps, converged = [], [], True
+    scores: list[list[float]] = []
+    gaps, converged = [], True
     step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
     for solution in path:
         fitted: Solution | Refitted = solution

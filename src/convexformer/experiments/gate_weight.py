@@ -21,6 +21,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def main(arguments: list[str] | None = None) -> int:
     loaders: dict[str, Callable[[], TokenDataset]] = {n: DATASETS[n] for n in chosen.datasets}
     if VARIABLE in os.environ:
         alleles = read_alleles(Path(os.environ[VARIABLE]))
-        loaders |= {name: lambda data=data: data for name, data in alleles.items()}
+        loaders |= {name: partial(alleles.__getitem__, name) for name in HELD_OUT}
     else:
         print(f"{VARIABLE} is not set: the alleles that are not in the package are left out.")
     jobs = chosen.out / "jobs.jsonl"
