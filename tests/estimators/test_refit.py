@@ -257,12 +257,13 @@ def test_early_stops_are_told(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
+# A number: with True, a sample of weight two and the same sample twice are other folds.
 @parametrize_with_checks(
     [
-        ConvexAttentionRegressor(refit=True),
+        ConvexAttentionRegressor(refit=0.1),
         ConvexAttentionClassifier(refit=0.1, warm_start=True),
         ConvexAttentionRegressorCV(refit=True, n_betas=3, eps=0.1, cv=2),
-        ConvexTransformerRegressor(refit=True, n_gates=3, random_state=0),
+        ConvexTransformerRegressor(refit=0.1, n_gates=3, random_state=0),
     ]
 )
 def test_scikit_learn_checks(estimator, check):
