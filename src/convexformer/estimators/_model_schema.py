@@ -18,7 +18,6 @@ from ..problem.sequence import AttentionParts
 from ..solvers import Status, TracePoint
 from ._folds import choose
 from ._model_file import Array, Layout, Tensor
-from ._validation import check_token_weights
 
 AXES: dict[str, dict[str, str]] = {
     "Persistent": {"coef_": "outputs tokens channels", "intercept_": "outputs"},
@@ -56,6 +55,9 @@ TARGETS = {
     "SequenceModel": ("sequence",),
 }
 """Kinds of targets that a class knows."""
+
+FORMER_PARAMS = {"gate_weight": 1.0}
+"""Parameters that models were fitted with before they could be chosen."""
 
 LABELS = ("classes_", "feature_names_in_", "token_names_", "channel_names_")  # saved if there
 DESCRIPTION = {"library_version", "class", "params", "certificate", "trace", "values"}
@@ -282,9 +284,8 @@ def _check_penalty(model: Any) -> None:
         parts = AttentionParts.of(coef, model.attention)
         value = float(np.sum(parts.a + parts.b))
     else:
-        weights = model._group_weights(check_token_weights(model.token_weights, model.n_tokens_))
         Z = coef.reshape(len(coef), -1, coef.shape[-1]).transpose(1, 2, 0)  # (groups, d, c)
-        value = PENALTIES[model.penalty](weights).value(Z)
+        value = PENALTIES[model.penalty](model._penalty_weights()).value(Z)
     certificate = model._certificate
     if not certificate.beta * value <= certificate.primal * (1 + ROUNDING):
         raise ValueError(
@@ -312,6 +313,13 @@ def _check_choice(model: Any) -> None:
 
 
 # Parameters -----------------------------------------------------------------------------------
+
+
+def read_params(kind: type, params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a model of class `kind` from their JSON data."""
+    known = kind._get_param_names()  # type: ignore[attr-defined]
+    former = {name: value for name, value in FORMER_PARAMS.items() if name in known}
+    return former | {name: read_param(name, value) for name, value in params.items()}
 
 
 def read_param(name: str, value: Any) -> Any:

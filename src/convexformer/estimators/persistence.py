@@ -197,8 +197,7 @@ def _class_of(asked: type[Persistent], layout: Layout) -> type[Any]:
 def _model_of(kind: type[Any], layout: Layout, content: bytearray) -> Any:
     """The model of a file; a ValueError says what is wrong with the file."""
     schema.check_layout(kind, layout)
-    params = layout.description["params"]
-    model = kind(**{name: schema.read_param(name, value) for name, value in params.items()})
+    model = kind(**schema.read_params(kind, layout.description["params"]))
     schema.check_tokens_parameters(model, layout.description["values"]["n_tokens_"])
     model._check_parameters()
     model._restore(layout, content)
