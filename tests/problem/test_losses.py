@@ -306,8 +306,9 @@ def test_flags_say_what_solvers_may_rely_on():
     ("loss", "Y", "words"),
     [
         (Logistic(), [[0.0], [1.0]], "must be -1 or \\+1"),
-        (Softmax(), [[0.5, 0.4], [1.0, 0.0]], "rows of probabilities"),
-        (Softmax(), [[1.5, -0.5], [1.0, 0.0]], "rows of probabilities"),
+        (Softmax(), [[0.5, 0.5], [1.0, 0.0]], "one-hot rows"),
+        (Softmax(), [[1.0, 1.0], [1.0, 0.0]], "one-hot rows"),
+        (Softmax(), [[2.0, -1.0], [1.0, 0.0]], "one-hot rows"),
         (Poisson(), [[-1.0], [2.0]], "must not be negative, got -1"),
     ],
 )

@@ -102,12 +102,6 @@ def test_two_classes_are_one_output(penalty, intercept, monkeypatch):
     np.testing.assert_allclose(*differences, atol=1e-3)  # how they are split may differ
 
 
-def test_shares_of_two_classes_stay_two_outputs():
-    shares = np.random.default_rng(0).dirichlet([1, 1], size=N)
-    p = Problem(TokenDesign(np.ones((N, 1, 1))), Softmax(), Token(), shares)
-    assert p.as_logistic is None
-
-
 def test_products_only_for_tokens_of_one_channel(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 1, 1)) + rng.normal(size=(N, 20, 1))

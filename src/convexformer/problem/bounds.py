@@ -38,6 +38,7 @@ UNIT = 2.0**-53  # largest relative error of one rounding
 VALUE_UNITS = 64.0  # of rounding, relative, in a loss or a norm that was computed at given numbers
 SVD_UNITS = 64.0  # of rounding per row and column, in singular values relative to the largest
 SAME_DUAL_POINT = 1e-12  # relative distance of dual points whose correlations serve for each other
+SMALLEST = 1e-280  # objective below which products may have left the range of float64
 GRID_BITS = 52  # a sum of multiples of 2**-52 times the sum of their sizes is exact
 
 
@@ -82,11 +83,11 @@ class PlainProducts:
             everything = len(groups) == len(Z)
             S = self.design.predict(Z) if everything else self.design.predict(used, groups)
         size = self.norm * safe_norm(used.reshape(-1, Z.shape[2]), axis=0)
-        return Bounded(S, _gamma(used[:, :, 0].size + 4) * size)
+        return Bounded(S, gamma(used[:, :, 0].size + 4) * size)
 
     def correlate(self, V: Array) -> Bounded:
         size = safe_norm(V, axis=0)
-        error = _gamma(len(V) + 4) * size
+        error = gamma(len(V) + 4) * size
         if self._known is not None:
             near, M = self._known
             off = (1 + 4 * UNIT) * safe_norm(V - near, axis=0)
@@ -96,10 +97,10 @@ class PlainProducts:
 
     def dot(self, A: Array, B: Array) -> Bounded:
         products = A * B
-        return Bounded(products.sum(axis=0), _gamma(len(A) + 1) * np.abs(products).sum(axis=0))
+        return Bounded(products.sum(axis=0), gamma(len(A) + 1) * np.abs(products).sum(axis=0))
 
     def total(self, weight: Array, values: Array) -> Bounded:
-        return Bounded(weight @ values, _gamma(len(weight) + 1) * (weight @ np.abs(values)))
+        return Bounded(weight @ values, gamma(len(weight) + 1) * (weight @ np.abs(values)))
 
 
 class CentredProducts:
@@ -121,7 +122,7 @@ class CentredProducts:
             D = self._block(rows)
             value[rows] = D @ flat
             size[rows] = np.abs(D) @ np.abs(flat)
-        return Bounded(value, _gamma(int(np.count_nonzero(flat.any(axis=1))) + 4) * size)
+        return Bounded(value, gamma(int(np.count_nonzero(flat.any(axis=1))) + 4) * size)
 
     def correlate(self, V: Array) -> Bounded:
         value, size = np.zeros((2, len(self._means), V.shape[1]))
@@ -130,7 +131,7 @@ class CentredProducts:
             value += D.T @ V[rows]
             size += np.abs(D).T @ np.abs(V[rows])
         lift = self._means[:, None] * V.sum(axis=0)  # sums of dual points are exact
-        error = _gamma(len(V) + 4) * size + 4 * UNIT * np.abs(lift)
+        error = gamma(len(V) + 4) * size + 4 * UNIT * np.abs(lift)
         shape = (self.design.n_groups, self.design.dim, V.shape[1])
         return Bounded((value + lift).reshape(shape), error.reshape(shape))
 
@@ -175,7 +176,10 @@ def objective_bounds(
             return quick
         careful = centred(problem.design, problem.weight)
         primal, dual = _bounds(problem, Z, b, beta, careful)
-    return min(primal, quick[0]), max(dual, quick[1])  # each of them holds
+    primal, dual = min(primal, quick[0]), max(dual, quick[1])  # each of them holds
+    if primal < SMALLEST and (problem.Y.any() or Z.any()):
+        return SMALLEST, 0.0
+    return primal, dual
 
 
 def _bounds(
@@ -215,7 +219,7 @@ def _primal(
         upper = np.where(problem.weight[:, None] > 0, upper, 0.0)
     total = products.total(problem.weight, upper)
     size = Z.shape[1] * c + len(Z)
-    norms = problem.penalty.value(Z) * (1 + _gamma(size + 8))
+    norms = problem.penalty.value(Z) * (1 + gamma(size + 8))
     if not problem.penalty.euclidean:
         norms *= 1 + SVD_UNITS * (Z.shape[1] + c) * min(Z.shape[1:]) * UNIT
     found = float((total.value + total.error).sum()) * (1 + (VALUE_UNITS + c) * UNIT)
@@ -239,6 +243,8 @@ def _dual(problem: Problem, beta: float, F: Array, products: Products) -> float:
         )
         M = Bounded(np.concatenate([M.value, last], axis=2), np.concatenate([error, grown], axis=2))
     norms = problem.penalty.dual_norms_bound(M.value, M.error).max(axis=0, initial=0.0)
+    if np.isnan(norms).any():
+        return 0.0
     sizes = (norms if problem.separable else norms.max(keepdims=True)) * (1 + 4 * UNIT)
     limits = np.divide(beta, sizes, out=np.full(len(sizes), inf), where=sizes > 0)
     limits *= 1 - 2 * UNIT
@@ -349,6 +355,6 @@ def _head(a: Array) -> Array:
     return np.asarray(scaled - (scaled - a))
 
 
-def _gamma(n: int) -> float:
+def gamma(n: int) -> float:
     """Largest relative error of a sum of n rounded products, in any order."""
     return n * UNIT / (1 - n * UNIT)

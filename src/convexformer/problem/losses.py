@@ -273,7 +273,7 @@ class Logistic(Loss):
 
 @dataclass(frozen=True)
 class Softmax(Loss):
-    r"""Cross-entropy :math:`\log\sum_l e^{f_l} - \sum_l y_l f_l`, rows of `Y` on the simplex.
+    r"""Cross-entropy :math:`\log\sum_l e^{f_l} - \sum_l y_l f_l`, rows of `Y` one-hot.
 
     Joint over the outputs: :math:`\partial^2 = \mathrm{diag}(p) - pp^\top` per sample.
     """
@@ -331,9 +331,11 @@ class Softmax(Loss):
         return Y - 1.0, Y
 
     def check_targets(self, Y: Array, weight: Array, intercept: bool) -> None:
-        off = np.abs(Y @ np.ones(Y.shape[1]) - 1.0).max(initial=0.0)
-        if Y.min(initial=0.0) < 0 or not off <= 1e-12:
-            raise ValueError("Softmax targets must be rows of probabilities (one-hot classes).")
+        one_hot = np.all((Y == 0) | (Y == 1)) and np.all(Y.sum(axis=1) == 1)
+        if not one_hot:
+            raise ValueError(
+                "Softmax targets must be one-hot rows: 1 for the class, else 0."
+            )
         mass = weight @ Y
         if intercept and np.any(mass == 0):
             raise ValueError(

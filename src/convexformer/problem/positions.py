@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from .bounds import Bounded, CentredProducts, _gamma, objective_bounds
+from .bounds import Bounded, CentredProducts, gamma, objective_bounds
 from .certificate import Certificate
 from .designs import Design, Groups, row_slices
 from .penalties import Penalty
@@ -188,7 +188,7 @@ class CentredPositions(CentredProducts):
         for rows, D in self._blocks(flat.shape[1]):
             value[rows] = D @ flat
             size[rows] = np.abs(D) @ np.abs(flat)
-        error = _gamma(len(flat) + 4) * size
+        error = gamma(len(flat) + 4) * size
         return Bounded(value.reshape(-1, c), error.reshape(-1, c))
 
     def correlate(self, V: Array) -> Bounded:
@@ -197,7 +197,7 @@ class CentredPositions(CentredProducts):
         for rows, D in self._blocks(W.shape[1]):
             value += D.T @ W[rows]
             size += np.abs(D).T @ np.abs(W[rows])
-        error = _gamma(len(W) + 4) * size
+        error = gamma(len(W) + 4) * size
         return Bounded(value.reshape(self.n, -1, c), error.reshape(self.n, -1, c))
 
 

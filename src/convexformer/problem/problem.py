@@ -143,10 +143,9 @@ class Problem(Dual):
 
         At the optimum scores are :math:`(f/2, -f/2)`, for any other sum costs more penalty: then
         the loss is that of f, and norms over both outputs are :math:`\|z\|/\sqrt2`. None for other
-        problems, and where a sample is not in one class alone.
+        problems.
         """
-        two = isinstance(self.loss, Softmax) and self.n_outputs == 2 and self.penalty.euclidean
-        if not two or not np.all((self.Y == 0) | (self.Y == 1)):
+        if not (isinstance(self.loss, Softmax) and self.n_outputs == 2 and self.penalty.euclidean):
             return None
         one = self.with_loss(Logistic())._with_targets(2.0 * self.Y[:, :1] - 1.0, np.zeros(1))
         return one, 1.0 if self.penalty.separable else np.sqrt(0.5)
