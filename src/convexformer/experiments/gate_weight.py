@@ -39,7 +39,7 @@ from convexformer import (
 from convexformer.datasets import TokenDataset, hla, one_hot
 
 from .contestants import CONTESTANTS
-from .gate_weight_page import render, summarise
+from .gate_weight_page import TOL, render, summarise
 from .predictive import DATASETS, METRICS, Rows, score, split, tokens_for
 from .records import Record, append, read_lines, replace, stamp
 
@@ -49,7 +49,6 @@ SEEDS = (0, 1, 2, 3, 4)
 BETAS = (0.3, 0.14, 0.065, 0.03, 0.014, 0.0065, 0.003)
 FOLDS = 3
 VALIDATION_ROWS = 1000  # at most, where beta is given
-TOL = 1e-4  # relative duality gap
 MAX_SECONDS = 30.0  # of a path
 
 HELD_OUT = ("HLA-B*44:03", "HLA-B*53:01", "HLA-A*30:02", "HLA-A*29:02")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .records import Record, environment_line, environments, table
 from .tables import standard_error
+
+TOL = 1e-4  # relative duality gap that every fit is asked for
 
 
 def summarise(jobs: list[Record]) -> Record:
@@ -81,18 +81,17 @@ def render(results: Record) -> str:
     package = [cell for cell in results["cells"] if ":" not in cell["dataset"]]
     alleles = [cell for cell in results["cells"] if ":" in cell["dataset"]]
     parts = [
-        HEAD.format(**results),
+        HEAD,
+        _findings(package, alleles, preferred(results)),
+        MADE.format(**results),
         *(environment_line(one) for one in results["environments"]),
         PROTOCOL,
         "## What validation says\n",
         VALIDATION,
         _differences(package, "validation"),
-        "\n" + _lost(package, "validation"),
-        f"By the rule the default is {preferred(results)}.",
         "\n## What the test parts say\n",
         TEST,
         _differences(package, "test"),
-        "\n" + _lost(package, "test"),
     ]
     if alleles:
         parts += [
@@ -100,8 +99,95 @@ def render(results: Record) -> str:
             ALLELES,
             _differences(alleles, "test"),
         ]
-        parts += ["\n" + _lost(alleles, "test")]
     return "\n".join(parts) + "\n"
+
+
+def _findings(package: list[Record], alleles: list[Record], default: str) -> str:
+    """What the tables below say of every weight, on what that rests, and what weakens it."""
+    sizes: dict[str, list[int]] = {}
+    for cell in package:
+        if cell["rows"] not in sizes.setdefault(cell["dataset"], []):
+            sizes[cell["dataset"]].append(cell["rows"])
+    everywhere = sorted({rows for own in sizes.values() for rows in own})
+    fewer = [f"; {name} only on {_and(own)}" for name, own in sizes.items() if own != everywhere]
+    parts = {"validation": (package, "validation"), "test": (package, "test")}
+    if alleles:
+        parts["held-out alleles, test"] = (alleles, "test")
+    counts = [
+        f"in {_count(cells, what, default)} ({name})" for name, (cells, what) in parts.items()
+    ]
+    header = ["weight", *(f"{name}: {h}" for name in parts for h in ("below", "mean"))]
+    rows = [
+        [f"**{w}** (default)" if w == default else w]
+        + [text for part in parts.values() for text in (_count(*part, w), _mean(*part, w))]
+        for w in (package[0]["test"] if package else ())
+    ]
+    return FOUND.format(
+        default=default,
+        counts=", ".join(counts),
+        datasets=", ".join(sizes),
+        rows=_and(everywhere),
+        fewer="".join(fewer),
+        table=table(header, rows),
+        ruled_out=_ruled_out(package, default),
+        lost=_lost(parts),
+        tol=TOL,
+        unfinished=_unfinished([*package, *alleles]),
+    )
+
+
+def _and(numbers: list[int]) -> str:
+    return " and ".join(f"{number:,}" for number in numbers)
+
+
+def _count(cells: list[Record], what: str, weight: str) -> str:
+    return f"{sum(below(cell[what][weight]) for cell in cells)} of {len(cells)}"
+
+
+def _mean(cells: list[Record], what: str, weight: str) -> str:
+    return f"{np.mean([cell[what][weight]['mean'] for cell in cells]):+.4f}"
+
+
+def _ruled_out(package: list[Record], default: str) -> str:
+    """A sentence on weights that have a better mean in validation than the default."""
+    better = [
+        f"Weight {weight} has a better mean, and is ruled out because it is below in "
+        f"{_count(package, 'validation', weight)} cells. "
+        for weight in (package[0]["validation"] if package else ())
+        if _total(package, weight) > _total(package, default)
+    ]
+    return "".join(better)
+
+
+def _total(package: list[Record], weight: str) -> float:
+    return sum(cell["validation"][weight]["mean"] for cell in package)
+
+
+def _lost(parts: dict[str, tuple[list[Record], str]]) -> str:
+    """The cells that are below, by weight."""
+    lost = [
+        f"- {name}, weight {weight}: {_where(cell)} ({difference['mean']:.1e})"
+        for name, (cells, what) in parts.items()
+        for cell in cells
+        for weight, difference in cell[what].items()
+        if below(difference)
+    ]
+    return "\n".join(lost) or "- none"
+
+
+def _where(cell: Record) -> str:
+    beta = "chosen" if cell["beta"] is None else f"{cell['beta']:g}"
+    return f"{cell['dataset']}, {cell['rows_used']:,} rows, beta {beta}"
+
+
+def _unfinished(cells: list[Record]) -> str:
+    """A paragraph on cells with fits that the time limit stopped, if any."""
+    stopped = [
+        f"{_where(cell)} (largest relative gap {cell['worst_gap']:.2g})"
+        for cell in cells
+        if cell["worst_gap"] > TOL
+    ]
+    return UNFINISHED.format(cells="; ".join(stopped)) if stopped else ""
 
 
 def _differences(cells: list[Record], what: str) -> str:
@@ -129,22 +215,38 @@ def _number(difference: Record) -> str:
     return f"**{number}**" if below(difference) else number
 
 
-def _lost(cells: list[Record], what: str) -> str:
-    counts: dict[str, int] = {
-        weight: sum(below(cell[what][weight]) for cell in cells)
-        for weight in (cells[0][what] if cells else ())
-    }
-    means: dict[str, Any] = {
-        weight: np.mean([cell[what][weight]["mean"] for cell in cells]) for weight in counts
-    }
-    said = "; ".join(
-        f"weight {weight}: {count} of {len(cells)}, mean {means[weight]:+.4f}"
-        for weight, count in counts.items()
-    )
-    return f"Below the layer without gates by more than one standard error: {said}."
-
-
 HEAD = """# How much more should blocks behind gates cost?
+"""
+
+FOUND = """\
+By default {default} times as much as open ones. At that weight the layer with gates was below the
+layer without gates, by more than one standard error, {counts}.
+A cell is a data set, a number of training rows, and a beta that was chosen or given. The data sets
+are {datasets}; training was on {rows} rows{fewer}.
+No data set was run at full size.
+
+{table}
+
+*Below: cells in which the mean difference to the layer without gates is negative by more than one
+standard error. Mean: of all cells' differences, in log-likelihood per sample for validation, in
+accuracy or area under the ROC curve for tests.*
+
+The rule for the default is: the best mean in validation among the weights that are nowhere below.
+{ruled_out}This rule was written down
+after the tables of validation and test had been seen, so that they are no independent check of it.
+
+The cells that are below, with their mean differences. Fits were solved to a relative gap of {tol:g}
+only, so that the smallest of these differences say nothing:
+
+{lost}
+{unfinished}"""
+
+UNFINISHED = """
+Fits that the time limit stopped are compared as they were: {cells}.
+"""
+
+MADE = """\
+## How it was measured
 
 Made by `{command}` from `benchmarks/gate_weight/results.json`, last run {date} UTC. Nothing here is
 typed by hand.
