@@ -320,24 +320,27 @@ class _Ridge:
         W = self.problem.weight[:, None] * self.problem.loss.curvature(
             at.F, self.problem.Y, damping
         )
-        root = np.sqrt(W[:, 0])
+        used = np.flatnonzero(W[:, 0])  # a fold gives the samples it holds out no weight
+        root = np.sqrt(W[used, 0])
         mean = root / np.linalg.norm(root) if self.problem.intercept else np.zeros_like(root)
-        S = root[:, None] * self._kernel() * root
+        S = self._kernel()[np.ix_(used, used)]
+        S *= root[:, None] * (root / self.strength[0, 0, 0])
         S -= np.outer(mean, mean @ S)  # the intercept eliminated, on both sides
         S -= np.outer(S @ mean, mean)
         direct = gradient / self.strength
-        v = root * design.predict(direct, self.groups)[:, 0]
+        v = root * design.predict(direct, self.groups)[used, 0]
         v = _solve(S, np.ones(len(S)), (v - mean * (mean @ v))[:, None])[:, 0]
-        v = root * (v - mean * (mean @ v))
-        return direct - design.correlate(v[:, None], self.groups) / self.strength
+        V = np.zeros_like(W)
+        V[used, 0] = root * (v - mean * (mean @ v))
+        return direct - design.correlate(V, self.groups) / self.strength
 
     def _kernel(self) -> Array:
-        """Inner products of samples under the ridge; those of a stronger ridge are multiples."""
+        """Inner products of samples under the ridge, times its strength for the first group."""
         strength = self.strength[:, 0, 0]
         if not self.kernel:
             eta = strength[0] / strength
             self.kernel.append(self.problem.design.kernel(self.groups, eta, self.problem.center))
-        return self.kernel[0] / strength[0]
+        return self.kernel[0]
 
     def _by_iteration(self, gradient: Array, at: Iterate, damping: float) -> Array:
         problem, shape = self.problem, gradient.shape
