@@ -9,7 +9,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/*
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-stale bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test certificates fuzz gate-weight clean
+.PHONY: help encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-stale bench-large bench-scaling predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test certificates fuzz gate-weight refit-table clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ drop-in: $(DEV)  ## Put the gated layer in a transformer's place; resumes, about
 
 gate-weight: $(DEV)  ## How much should gated blocks cost (CONVEXFORMER_ALLELES=...)? Resumes; an hour
 	OMP_NUM_THREADS=1 nice $(BIN)/python -m convexformer.experiments.gate_weight
+
+refit-table: $(DEV)  ## What does a refit gain, and what does it cost? About 5 minutes
+	OMP_NUM_THREADS=1 nice $(BIN)/python -m convexformer.experiments.refit_table
 
 grokking: $(DEV)  ## Who learns modular division how soon, and why; resumes, about 4 hours
 	OMP_NUM_THREADS=1 nice $(BIN)/convexformer reproduce grokking --modulus 97 15 --out benchmarks/grokking --page docs/grokking.md
