@@ -235,7 +235,7 @@ The rule for the default is: the best mean in validation among the weights that 
 {ruled_out}This rule was written down
 after the tables of validation and test had been seen, so that they are no independent check of it.
 
-The cells that are below, with their mean differences. Fits were solved to a relative gap of {tol:g}
+The cells that are below, with their mean differences. Fits were asked for a relative gap of {tol:g}
 only, so that the smallest of these differences say nothing:
 
 {lost}
