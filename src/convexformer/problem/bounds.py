@@ -38,7 +38,7 @@ UNIT = 2.0**-53  # largest relative error of one rounding
 VALUE_UNITS = 64.0  # of rounding, relative, in a loss or a norm that was computed at given numbers
 SVD_UNITS = 64.0  # of rounding per row and column, in singular values relative to the largest
 SAME_DUAL_POINT = 1e-12  # relative distance of dual points whose correlations serve for each other
-SMALLEST = 1e-280  # objective below which products may have left the range of float64
+SMALLEST = 1e-300  # objective below which products may have left the range of float64
 GRID_BITS = 52  # a sum of multiples of 2**-52 times the sum of their sizes is exact
 
 
