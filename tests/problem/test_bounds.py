@@ -256,9 +256,9 @@ def test_sums_are_exact():
 def test_objectives_that_leave_float64_prove_nothing():
     """Squares of residuals are denormal here: once such a fit was certified from their few bits."""
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(20, 3, 2)), 1e-149 * rng.normal(size=(20, 1))
+    X, y = 1e40 * rng.normal(size=(20, 3, 2)), 1e-149 * rng.normal(size=(20, 1))
     problem = Problem(TokenDesign(X), Squared(), PENALTIES["token"](), y, np.full(20, 1e-20))
-    certificate = problem.certificate(np.zeros((3, 2, 1)), np.zeros(1), 1e-171)
+    certificate = problem.certificate(np.zeros((3, 2, 1)), np.zeros(1), 1e-131)
     with mpmath.workdps(DIGITS):
         value = sum(mpf(1e-20) * mpf(v) ** 2 / 2 for v in y.ravel().tolist())
         assert value <= mpf(certificate.primal)
