@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -17,6 +16,8 @@ def all_or_nothing(
     """Let `fit` work on a copy, whose attributes become the estimator's in one step at the end.
 
     A fit that raises, Ctrl-C included, leaves an estimator unfitted, or with its old model whole.
+    Attributes that others set on the estimator meanwhile, such as a callback, stay as they set
+    them.
 
     Examples
     --------
@@ -37,9 +38,16 @@ def all_or_nothing(
 
     @wraps(fit)
     def fit_whole(self: Estimator, /, *args: Args.args, **kwargs: Args.kwargs) -> Estimator:
-        draft = copy.copy(self)
+        before = dict(vars(self))
+        draft = object.__new__(type(self))  # copy.copy would drop what __getstate__ leaves out
+        draft.__dict__ = dict(before)
         fit(draft, *args, **kwargs)
-        self.__dict__ = draft.__dict__  # one assignment, which no signal divides
+        set_meanwhile = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in before or value is not before[name]
+        }
+        self.__dict__ = vars(draft) | set_meanwhile  # one assignment, which no signal divides
         return self
 
     return fit_whole

@@ -12,7 +12,7 @@ from typing import Any
 ON_INTERRUPT = ("raise", "keep")
 
 
-class Wish:
+class InterruptHandler:
     """A signal handler: the first Ctrl-C asks to stop, the second does what it did before."""
 
     def __init__(self, previous: Callable[[int, FrameType | None], Any]) -> None:
@@ -30,7 +30,7 @@ def interruption(on_interrupt: str) -> Iterator[Callable[[], bool]]:
 
     With "keep" the first Ctrl-C only asks, and the second raises KeyboardInterrupt; "raise" leaves
     both to Python. Signals reach the main thread alone, so in other threads nobody ever asks. A
-    block inside another one shares its wish.
+    block inside another one shares its handler.
 
     Examples
     --------
@@ -45,14 +45,14 @@ def interruption(on_interrupt: str) -> Iterator[Callable[[], bool]]:
         raise ValueError(f"on_interrupt must be one of {ON_INTERRUPT}, got {on_interrupt!r}.")
     main = threading.current_thread() is threading.main_thread()
     previous = signal.getsignal(signal.SIGINT) if main and on_interrupt == "keep" else None
-    if isinstance(previous, Wish):
+    if isinstance(previous, InterruptHandler):
         yield lambda: previous.asked
     elif not callable(previous):  # also where the process ignores Ctrl-C
         yield lambda: False
     else:
-        wish = Wish(previous)
+        handler = InterruptHandler(previous)
         try:
-            signal.signal(signal.SIGINT, wish)
-            yield lambda: wish.asked
+            signal.signal(signal.SIGINT, handler)
+            yield lambda: handler.asked
         finally:
             signal.signal(signal.SIGINT, previous)

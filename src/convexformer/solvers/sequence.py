@@ -18,23 +18,26 @@ acceleration extrapolates each.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
 from ..problem import Huber
 from ..problem.moments import Border, Moments, apply
 from ..problem.positions import PositionProblem
 from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
 from ..problem.stopping import check_stop, until
+from .factors import cholesky, solved
 from .interruption import interruption
 from .row_prox import Levels, prox
 from .solution import Callback, Clock, Iterate, Solution
 
 Array = NDArray[np.float64]
 Done = Callable[[float, float, Array], bool]
+Result = TypeVar("Result")
 
 RELAXATION = 1.7
 CHECK_EVERY = 10  # iterations between certified gaps, which cost about one iteration
@@ -69,7 +72,7 @@ def solve_sequence(
         Relative duality gap at which to stop.
     max_iter : int
     max_time : float, optional
-        Seconds.
+        Seconds, kept to within the larger of .3 s and two passes over X.
     init : Solution, optional
         Warm start.
     callback : callable, optional
@@ -114,7 +117,8 @@ def _solve(
         T = minimise(problem, beta, to_tokens(start), tol, clock)
         Z = problem.feasible(from_tokens(T))
     b = problem.best_intercept(Z)
-    certificate = problem.certificate(Z, b, beta, tol)
+    # Without time left the quick bounds must do: they hold too, but allow for more rounding.
+    certificate = problem.certificate(Z, b, beta, np.inf if clock.late() else tol)
     if not clock.trace:
         clock.record(certificate.relative_gap, Z.reshape(-1, *Z.shape[2:]))
     status = clock.status(certificate.relative_gap <= tol)
@@ -129,17 +133,19 @@ def _quadratic(problem: SequenceProblem, beta: float, T: Array, tol: float, cloc
         clock.record(gap, _matrices(T))
         return not gap > 0.9 * tol  # the exact gap differs by rounding
 
-    return minimise_model(lambda: problem.moments, beta, problem.attention, T, done, clock)
+    found = minimise_model(lambda: problem.moments, beta, problem.attention, T, done, clock)
+    return T if found is None else found
 
 
 def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: Clock) -> Array:
     """Any other loss, from ``T (n, d, n, c)``."""
     inner, shape = problem.positions, T.shape
-    Z = T.reshape(inner.shape)
     at = Iterate.start(inner, None, beta)
-    warm = Iterate.at(inner, Z, inner.scores(Z), at.b)
-    if warm.primal(beta) < at.primal(beta):  # else zero is the better start
-        at = warm
+    if np.any(T):
+        Z = T.reshape(inner.shape)
+        warm = Iterate.at(inner, Z, inner.scores(Z), at.b)
+        if warm.primal(beta) < at.primal(beta):  # else zero is the better start
+            at = warm
     damping, precision = 1.0, MODEL_GAP
     while True:
         gap = at.gap(inner, inner.dual_point(at.F), beta)
@@ -148,12 +154,18 @@ def _newton(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: 
             return at.Z.reshape(shape)
         done = _within(max(precision * gap, 0.3 * tol) * at.primal(beta))
         model = partial(_model, problem, at, damping)
-        T = minimise_model(model, beta, problem.attention, at.Z.reshape(shape), done, clock)
+        minimiser = minimise_model(
+            model, beta, problem.attention, at.Z.reshape(shape), done, clock
+        )
+        if minimiser is None:
+            return at.Z.reshape(shape)
         if not clock.expired:  # so that steps end even where models take none
             clock.n_iter += 1
-        found, t = _search(inner, beta, at, T.reshape(inner.shape), gap)
-        if found is None and precision < MODEL_GAP and damping == 1.0:
-            return at.Z.reshape(shape)  # no step leads down but for rounding
+        found, t = _search(inner, beta, at, minimiser.reshape(inner.shape), gap, clock)
+        # Where the most precise model has no step down, what is left is rounding.
+        exhausted = precision < MODEL_GAP and damping == 1.0
+        if found is None and (exhausted or clock.late()):
+            return at.Z.reshape(shape)
         precision = MODEL_GAP if found is not None else 1e-3 * MODEL_GAP
         damping = 0.1 * damping if t >= 1.0 else 1.0
         at = found or at
@@ -179,21 +191,26 @@ def _model(problem: SequenceProblem, at: Iterate, damping: float) -> Moments:
 
 
 def _search(
-    problem: PositionProblem, beta: float, at: Iterate, Z: Array, gap: float
+    problem: PositionProblem, beta: float, at: Iterate, Z: Array, gap: float, clock: Clock
 ) -> tuple[Iterate | None, float]:
     """The first better point, back from `Z` towards `at`, and its step.
 
     Better is a lower objective; or, where objectives are the same but for rounding, a whole step to
-    a gap below `gap`, that of `at`.
+    a gap below `gap`, that of `at`. The whole step is always tried, shorter ones while there is
+    time.
     """
     S, t, primal = problem.scores(Z), 1.0, at.primal(beta)
     for _ in range(MOST_HALVINGS):
+        before = clock.seconds
         found = Iterate.at(problem, at.Z + t * (Z - at.Z), at.S + t * (S - at.S), at.b)
+        clock.keep_back(clock.seconds - before)  # for the trial that ends the next model
         if found.primal(beta) < primal:
             return found, t
         same = t == 1.0 and found.primal(beta) <= (1 + SAME) * primal
         if same and found.gap(problem, problem.dual_point(found.F), beta) < gap:
             return found, t
+        if clock.late():
+            break
         t *= 0.5
     return None, 0.0
 
@@ -210,18 +227,22 @@ def minimise_model(
     T: Array,
     done: Done,
     clock: Clock,
-) -> Array:
+) -> Array | None:
     """Minimise a quadratic model from ``T (n, d, n, c)``.
 
     Until `done`, which is told primal value, dual value and coefficients, or the clock expires.
+    None where the model is not formed and factorised in time, or float64 cannot factorise it.
     """
-    splitting = None
-    with until(clock.late):
+
+    def prepare() -> tuple[Moments, Splitting]:
         model = make_model()
         check_stop()
-        splitting = Splitting(model, beta, attention == "stochastic", T.shape)
-    if splitting is None:  # not formed and factorised in time
-        return T
+        return model, Splitting(model, beta, attention == "stochastic", T.shape)
+
+    prepared = _factorised(prepare, clock)
+    if prepared is None:
+        return None
+    model, splitting = prepared
     own = 1 if model.joint else T.shape[3]  # iterations of their own
     acceleration = Anderson(T.size // own, own)
     S = splitting.start(T)
@@ -238,15 +259,26 @@ def minimise_model(
                 next_balance = int(1.25 * step) + CHECK_EVERY
                 factor = splitting.imbalance(S)
                 if not 1 / BALANCE <= factor <= BALANCE:
-                    with until(clock.late):
-                        S = splitting.rescale(S, factor)
-                    if clock.late():  # perhaps before all was rescaled
+                    rescaled = _factorised(partial(splitting.rescale, S, factor), clock)
+                    if rescaled is None:
                         return T
+                    S = rescaled
                     acceleration.reset()
                     splitting.step(S)
         step += 1
         clock.n_iter += 1
         S = acceleration(S, RELAXATION * splitting.residual)
+
+
+def _factorised(compute: Callable[[], Result], clock: Clock) -> Result | None:
+    """What `compute` returns; None if it takes too long, or needs a factor that does not exist.
+
+    A Gram matrix plus the identity has a Cholesky factor, but its rounding may be as large as the
+    identity where weights of samples, or means and spreads of channels, are far apart.
+    """
+    with until(clock.late), suppress(np.linalg.LinAlgError):
+        return compute()
+    return None
 
 
 class Splitting:
@@ -269,16 +301,20 @@ class Splitting:
         self.sigma = np.sqrt(factor * self.curvature)  # (d,)
         column = np.tile(self.sigma, n)  # (p,)
         wide = np.repeat(column, self.moments.gram.shape[1] // len(column))  # (P,)
-        gram = self.moments.gram / (wide[:, None] * wide)
-        diagonal = np.arange(len(wide))
-        gram[:, diagonal, diagonal] += 1.0
-        self.factors = [_factor(G) for G in gram]
+        self.factors = [self._factor(G, wide) for G in self.moments.gram]
         self.cross = self.moments.cross / column[:, None, None]
         border = self.moments.border
         if border is not None:
             unit = column.reshape(-1, *[1] * (border.sums.ndim - 1))
             self.border = Border(border.sums / unit, border.total)
             self._eliminate_intercept()
+
+    @staticmethod
+    def _factor(gram: Array, sigma: Array) -> Array:
+        check_stop()
+        scaled = gram / (sigma[:, None] * sigma)
+        scaled[np.diag_indices_from(scaled)] += 1.0
+        return cholesky(scaled, overwrite=True)
 
     def _eliminate_intercept(self) -> None:
         """What `_solve` is to be corrected by (Woodbury)."""
@@ -297,7 +333,7 @@ class Splitting:
         packed = self.moments.pack(R)
         X = np.empty(packed.shape)
         for system, factor in enumerate(self.factors):
-            X[system] = cho_solve(factor, packed[system], check_finite=False)
+            X[system] = solved(factor, packed[system])
         return self.moments.unpack(X)
 
     def start(self, T: Array) -> Array:
@@ -336,12 +372,6 @@ class Splitting:
         if self.levels is not None:
             self.levels = (np.sqrt(factor) * self.levels[0], np.sqrt(factor) * self.levels[1])
         return np.sqrt(factor) * T + dual / np.sqrt(factor)
-
-
-def _factor(G: Array) -> tuple[Array, bool]:
-    check_stop()
-    factor: tuple[Array, bool] = cho_factor(G, lower=True, check_finite=False)
-    return factor
 
 
 def _ratio(error: Array, size: Array) -> float:
