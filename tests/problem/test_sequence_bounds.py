@@ -105,9 +105,17 @@ def _mp(value: Fraction):
     return mpf(value.numerator) / mpf(value.denominator)
 
 
-def check(seed: int) -> Status:
-    """Solve a hostile problem, and judge the certificates of its solution and of worse models."""
+def check(seed: int, weight_decades: int = 0) -> Status:
+    """Solve a hostile problem, and judge the certificates of its solution and of worse models.
+
+    Weights of samples are multiplied by powers of ten up to plus or minus `weight_decades`.
+    """
     hostile = Hostile(seed)
+    if weight_decades:
+        powers = np.random.default_rng(seed).integers(
+            -weight_decades, weight_decades, size=len(hostile.weight)
+        )
+        hostile.weight = hostile.weight * 10.0**powers
     problem = hostile.problem()
     beta = hostile.fraction * problem.beta_max
     if beta == 0:
@@ -131,6 +139,11 @@ def check(seed: int) -> Status:
 def test_no_certificate_is_wrong_in_exact_arithmetic(shard):
     statuses = [check(seed) for seed in range(shard, PROBLEMS, SHARDS)]
     assert statuses.count(Status.CONVERGED) >= 0.5 * len(statuses)  # many are solved, too
+
+
+def test_a_model_that_cannot_be_factorised_ends_the_solve_with_a_certificate():
+    """Means 1e8 spreads away and weights 1e28 apart hide a Gram matrix's smallest eigenvalue."""
+    assert check(1188, weight_decades=20) is Status.PRECISION
 
 
 def test_means_of_1e10_spreads_are_certified_where_they_act_as_an_intercept():

@@ -10,8 +10,9 @@ from tests.sequences import RawSequence, make, nasty
 from convexformer.problem.moments import Moments
 from convexformer.problem.positions import dual_norms, norms
 from convexformer.problem.sequence import SequenceProblem
+from convexformer.solvers import Status
 from convexformer.solvers.row_prox import prox
-from convexformer.solvers.sequence import MEMORY, Anderson, solve_sequence
+from convexformer.solvers.sequence import MEMORY, Anderson, Splitting, solve_sequence
 
 ATTENTION = ["stochastic", "substochastic"]
 
@@ -244,14 +245,15 @@ def test_limits_end_the_solve_with_the_true_gap():
     assert not quick.converged and quick.trace[-1].seconds < 1.0
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_time_is_kept_by_every_loss(loss):
-    raw = make(shape=(300, 8, 4, 3), loss=loss)
-    problem = raw.problem()
-    beta = 1e-4 * problem.beta_max
-    solution = solve_sequence(problem, beta, tol=1e-15, max_time=0.05)
-    assert not solution.converged and solution.trace[-1].seconds < 3.0
-    assert solution.certificate.dual <= solution.certificate.primal < np.inf
+def test_a_scale_that_cannot_be_factorised_ends_the_solve_with_the_best_iterate(monkeypatch):
+    problem = SequenceProblem(*nasty("correlated"))
+
+    def rescale(*_):
+        raise np.linalg.LinAlgError("The matrix is not positive definite.")
+
+    monkeypatch.setattr(Splitting, "rescale", rescale)
+    solution = solve_sequence(problem, 0.01 * problem.beta_max, tol=1e-12)
+    assert solution.status is Status.PRECISION and solution.trace[-1].n_active > 0
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -144,13 +144,42 @@ def test_what_was_found_in_time_is_no_worse_than_nothing(max_time, loss, c):
     assert found.trace
 
 
-def test_matrix_targets_keep_max_time():
-    X = tokens(50, 30, 40)
-    problem = SequenceProblem(X, X[:, ::-1, :3], mask=np.arange(30) < 20 + np.arange(50)[:, None])
-    beta = 0.01 * problem.beta_max
+def sequences(shape, loss, c):
+    """A problem with targets at every position, drawn from the tokens in reverse order."""
+    X = tokens(*shape)
+    rows = X[:, ::-1].reshape(-1, 1, X.shape[2])
+    return SequenceProblem(X, targets(loss, rows, c).reshape(*X.shape[:2], c), loss=loss)
+
+
+def check_sequence_overrun(problem, fraction):
+    beta = fraction * problem.beta_max
     with Overrun() as overrun:
-        found = solve_sequence(problem, beta, tol=1e-12, max_time=LIMIT, max_iter=10**9)
-    assert overrun.seconds <= LIMIT + SLACK
+        found = solve_sequence(problem, beta, tol=1e-15, max_time=LIMIT, max_iter=10**9)
+    assert overrun.seconds <= max(LIMIT, two_passes(problem.positions)) + SLACK
+    primal = problem.objective(found.Z, found.intercept, beta)
+    assert found.certificate.dual <= primal <= found.certificate.primal * (1 + 1e-9) < np.inf
+    return found
+
+
+SEQUENCE_LOSSES = [(Squared(), 2), (Huber(), 2), (Poisson(), 2), (Logistic(), 2), (Softmax(), 3)]
+
+
+@pytest.mark.parametrize(("loss", "c"), SEQUENCE_LOSSES)
+def test_matrix_targets_keep_max_time_where_no_model_is_formed_in_time(loss, c):
+    found = check_sequence_overrun(sequences((4000, 24, 12), loss, c), 0.1)
+    assert found.status is Status.TIME
+
+
+@pytest.mark.parametrize(("loss", "c"), SEQUENCE_LOSSES)
+def test_matrix_targets_keep_max_time_between_iterations(loss, c):
+    found = check_sequence_overrun(sequences((300, 8, 4), loss, c), 1e-4)
+    assert found.status in (Status.TIME, Status.PRECISION)
+
+
+def test_matrix_targets_keep_max_time_where_factors_take_long():
+    X = tokens(50, 30, 40)
+    mask = np.arange(30) < 20 + np.arange(50)[:, None]
+    found = check_sequence_overrun(SequenceProblem(X, X[:, ::-1, :3], mask=mask), 0.01)
     assert found.status is Status.TIME
 
 
