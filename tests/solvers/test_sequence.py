@@ -11,8 +11,9 @@ from convexformer.problem.moments import Moments
 from convexformer.problem.positions import dual_norms, norms
 from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import Status
+from convexformer.solvers.anderson import MEMORY, Anderson
 from convexformer.solvers.row_prox import prox
-from convexformer.solvers.sequence import MEMORY, Anderson, Splitting, solve_sequence
+from convexformer.solvers.sequence import Splitting, solve_sequence
 
 ATTENTION = ["stochastic", "substochastic"]
 
