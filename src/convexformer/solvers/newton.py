@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from ..problem import DualPoint, Problem
 from ..problem.stopping import until
 from .models import SecondOrderModel, in_samples
-from .solution import Clock, Iterate
+from .solution import Clock, Iterate, Progress
 from .workspace import Workspace
 
 Array = NDArray[np.float64]
 
 STAGE = {True: 0.1, False: 0.3}  # factor of beta per stage: quadratic losses, others
 FEW = 512  # coefficients that may enter at once, or without stages; samples for which all may
+LEAST_LEAP = 1e-8  # of beta_max: below, stages show at which beta rounding ends the descent
 LAST = 1.5  # times beta: a stage so near would lead nowhere
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
 SLOW, FAR = 0.5, 0.9  # of a gap left by a step that may lack digits: near the end, far from it
@@ -35,8 +36,12 @@ PASSES = 2  # over X, that a model's step takes to be evaluated
 def minimise(
     problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, work: Workspace
 ) -> Iterate:
-    """Iterate from `at` until the certified relative gap is below `tol`, or progress ends."""
+    """Iterate from `at` until the certified relative gap is below `tol`, or progress ends.
+
+    Returns the iterate with the least gap.
+    """
     damping, stage, before = 1.0, np.inf, np.inf
+    best, least, progress = at, np.inf, Progress()
     leap: bool | None = None  # whether beta need not come down in stages
     while True:
         before_point = clock.seconds
@@ -44,8 +49,10 @@ def minimise(
         clock.keep_back(PASSES * (clock.seconds - before_point))
         gap = at.gap(problem, point, beta)
         clock.record(gap, at.Z)
+        if gap <= least:
+            best, least = at, gap
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
-            return at
+            return best
         if leap is None:
             leap = leaps(problem, beta, point)
             stage = beta if leap else np.inf
@@ -56,6 +63,9 @@ def minimise(
             stage = STAGE[problem.loss.quadratic] * float(point.norms.max())
             stage = stage if stage > LAST * beta else beta
             stage_gap, before = at.gap(problem, point, stage), np.inf
+            progress = Progress()
+        if progress.ended(stage_gap, at.primal(stage)):
+            return best
         far = stage_gap > STAGE_GAP and not problem.loss.quadratic
         precise, before = stage_gap > (FAR if far else SLOW) * before, stage_gap
         clock.n_iter += 1
@@ -65,7 +75,7 @@ def minimise(
         for tighter in (1.0, 1e-2, 1e-4)[int(precise) :]:
             working = _working_set(problem, stage, at.Z, point)
             if not working.any():  # nothing is used, nor wanted, but by rounding
-                return at
+                return best
             model = SecondOrderModel(
                 problem, stage, working, at, point, damping, precise, work, clock.late
             )
@@ -73,7 +83,7 @@ def minimise(
             with until(clock.late):
                 Z = model.minimiser(tighter * target, tighter * floor)
             if Z is None:  # nothing was found in time
-                return at
+                return best
             found, t = _search(problem, stage, at, Z, point, far, clock.late)
             if found is not None or clock.late():
                 break
@@ -81,7 +91,7 @@ def minimise(
         if leap and t < SHORT:  # too far at once: by stages after all
             stage, leap = np.inf, False
         elif found is None:
-            return at
+            return best
         at = found or at
         damping = 0.1 * damping if t >= 1.0 else min(1.0, max(10 * damping, 1e-3))
 
@@ -93,7 +103,7 @@ def leaps(problem: Problem, beta: float, point: DualPoint) -> bool:
     """
     wanted = int(np.count_nonzero(point.norms > beta)) * problem.design.dim
     few = wanted <= FEW or not in_samples(problem, wanted)
-    return few and not problem.loss.quadratic
+    return few and not problem.loss.quadratic and beta > LEAST_LEAP * problem.beta_max
 
 
 def enter_at_once(problem: Problem, n_wanted: int) -> bool:

@@ -13,7 +13,7 @@ from ..problem import Certificate, Problem
 from ..problem.points import plain
 from . import batched, descent, early, newton, proximal, shared, sweeps
 from .interruption import interruption
-from .solution import Callback, Clock, Iterate, Solution, Status
+from .solution import FINEST, Callback, Clock, Iterate, Solution, Status
 from .trail import Trail
 from .workspace import Workspace
 
@@ -98,14 +98,14 @@ def _solve(
         )
     if init is not None and init.Z.dtype != np.float64:
         init = replace(init, Z=plain(init.Z), intercept=plain(init.intercept))
-    units = problem.conditioned
+    units, aim = problem.conditioned, max(tol, FINEST)
     if units is None:
-        Z, b = _find(problem, beta, tol, clock, init, method, work)
+        Z, b = _find(problem, beta, aim, clock, init, method, work)
     else:
         if init is not None:
             Z, b = units.inner(init.Z, init.intercept)
             init = replace(init, Z=Z, intercept=b)
-        found = _find(units.problem, units.beta(beta), tol, clock, init, method, work)
+        found = _find(units.problem, units.beta(beta), aim, clock, init, method, work)
         Z, b = units.outer(*found)
     # Without time left the quick bounds will do, which hold too but round more.
     certificate = problem.certificate(Z, b, beta, np.inf if clock.late() else tol)

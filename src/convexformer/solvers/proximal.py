@@ -14,20 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Problem
-from .solution import Clock, Iterate
+from .solution import Clock, Iterate, Progress
 
 Array = NDArray[np.float64]
 
 CHECK_EVERY = 10  # iterations between certificates, which cost one more pass over X
 MOST_DOUBLINGS = 100  # of the curvature bound within a step: by far more than sound numbers need
-PATIENCE = 50  # certificates without progress before giving up
+PATIENCE = 50  # certificates without a smaller gap before giving up
+STILL = 10  # certificates before that, where the objective has not fallen either
 ROUNDING = 1e-10  # relative rise of an objective that rounding explains, where means cancel
 
 
 def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock) -> Iterate:
     """Iterate from `at` until the certified relative gap is below `tol` or the clock expires."""
     lipschitz, momentum = _initial_lipschitz(problem, at), 1.0
-    extrapolated, best, least, idle = at, at, np.inf, 0
+    extrapolated, best, least, idle, progress = at, at, np.inf, 0, Progress(STILL)
     for step in range(clock.max_iter):
         if step % CHECK_EVERY == 0 or clock.expired:
             before = clock.seconds
@@ -37,7 +38,8 @@ def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Cloc
             idle = 0 if gap < 0.99 * least else idle + 1
             if gap < least:
                 best, least = at, gap
-            if (gap <= tol and step > 0) or clock.expired or idle >= PATIENCE:
+            ends = progress.ended(gap, at.primal(beta)) or idle >= PATIENCE
+            if (gap <= tol and step > 0) or clock.expired or ends:
                 break
         clock.n_iter += 1
         found = _step(problem, beta, extrapolated, lipschitz, clock.late)

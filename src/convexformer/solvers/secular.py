@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..problem.stopping import check_stop, until
 from .bounded import bounded_quadratic
+from .solution import ROUNDING
 from .systems import Cells, State, System
 
 Array = NDArray[np.float64]
@@ -94,7 +95,9 @@ class SecularNewton:
                 break
             if new.gap > SLOW * at.gap:
                 self._sharpen(at, new, target)
-            falls = at.value - new.value > 0.01 * min(target, at.gap)  # the gap may be slower
+            # The gap may be slower than the value, which rounds.
+            least_fall = max(0.01 * min(target, at.gap), ROUNDING * abs(at.value))
+            falls = at.value - new.value > least_fall
             at = new
             better = at.gap < 0.9 * best.gap
             best, idle = at if better else best, 0 if better or falls else idle + 1

@@ -16,6 +16,10 @@ from ..problem import Certificate, DualPoint, Problem
 Array = NDArray[np.float64]
 
 MOST_KEPT_BACK = 0.25  # of max_time
+FINEST = 1e-15  # relative gap: by about as much an objective in float64 rounds
+PATIENCE = 3  # iterations in a row without progress before a solve ends
+LESS = 0.9  # factor by which a gap must fall to count as progress
+ROUNDING = 1e-14  # relative fall of an objective that rounding explains
 
 
 class TracePoint(NamedTuple):
@@ -136,6 +140,36 @@ class Clock:
         self.trace.append(point)
         if self.callback is not None:
             self.callback(point)
+
+
+@dataclass
+class Progress:
+    """Whether a solve still gets anywhere, or has reached what float64 can tell apart.
+
+    Progress is a gap that is clearly below the least one so far, or an objective that is below its
+    value at the last progress by more than rounding.
+
+    Examples
+    --------
+    >>> from convexformer.solvers.solution import Progress
+    >>> progress = Progress()
+    >>> [progress.ended(gap=1e-13, value=2.0) for _ in range(4)]
+    [False, False, False, True]
+    """
+
+    patience: int = PATIENCE
+    least: float = np.inf  # gap
+    value: float = np.inf  # objective at the last progress
+    idle: int = 0  # iterations since
+
+    def ended(self, gap: float, value: float) -> bool:
+        """Whether neither the gap nor the objective has fallen for some iterations."""
+        if gap < LESS * self.least or value < self.value - ROUNDING * abs(value):
+            self.idle, self.value = 0, min(self.value, value)
+        else:
+            self.idle += 1
+        self.least = min(self.least, gap)
+        return self.idle >= self.patience
 
 
 @dataclass
