@@ -279,7 +279,8 @@ def _minimise(
         at = newton.minimise(problem, beta, Iterate.at(problem, at.Z, at.S, at.b), tol, clock, work)
     stalls = method == "auto" and not clock.expired and clock.trace[-1].relative_gap > tol
     if method == "proximal" or stalls:
-        at = proximal.minimise(problem, beta, at, tol, clock)
+        still = proximal.STILL if stalls else proximal.PATIENCE
+        at = proximal.minimise(problem, beta, at, tol, clock, still)
     return at
 
 

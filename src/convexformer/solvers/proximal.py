@@ -21,14 +21,19 @@ Array = NDArray[np.float64]
 CHECK_EVERY = 10  # iterations between certificates, which cost one more pass over X
 MOST_DOUBLINGS = 100  # of the curvature bound within a step: by far more than sound numbers need
 PATIENCE = 50  # certificates without a smaller gap before giving up
-STILL = 10  # certificates before that, where the objective has not fallen either
+STILL = 10  # where Newton's method has stalled and the objective does not fall either
 ROUNDING = 1e-10  # relative rise of an objective that rounding explains, where means cancel
 
 
-def minimise(problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock) -> Iterate:
-    """Iterate from `at` until the certified relative gap is below `tol` or the clock expires."""
+def minimise(
+    problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, still: int = PATIENCE
+) -> Iterate:
+    """Iterate from `at` until the certified relative gap is below `tol` or the clock expires.
+
+    Or until, for `still` certificates, neither the gap nor the objective has fallen.
+    """
     lipschitz, momentum = _initial_lipschitz(problem, at), 1.0
-    extrapolated, best, least, idle, progress = at, at, np.inf, 0, Progress(STILL)
+    extrapolated, best, least, idle, progress = at, at, np.inf, 0, Progress(still)
     for step in range(clock.max_iter):
         if step % CHECK_EVERY == 0 or clock.expired:
             before = clock.seconds
