@@ -134,7 +134,8 @@ def test_arrays_used_for_their_names_are_told(run, run_json, arrays, tmp_path, c
     np.savez(
         tmp_path / "m.npz", mask=mask, sample_weight=np.ones(80), token_names=list("abc"), **arrays
     )
-    words = (command, tmp_path / "m.npz", "--target", "y", "--out", tmp_path / "o.csv", "--force")
+    out = tmp_path / ("o.safetensors" if command == "fit" else "o.csv")
+    words = (command, tmp_path / "m.npz", "--target", "y", "--out", out, "--force")
     told = run(*words).stderr
     assert "note: mask: 10 % of tokens are padding\n" in told
     assert "note: sample_weight: weights from 1 to 1\n" in told

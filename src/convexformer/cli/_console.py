@@ -173,10 +173,19 @@ def warned() -> Iterator[None]:
         _say("warning", STYLES["warn"], message)
 
 
-def check_output(path: Path, force: bool) -> Path:
-    """Raise, before any work is done, if `path` exists or could not be written."""
+def check_output(path: Path, force: bool, inputs: Sequence[Path] = ()) -> Path:
+    """Raise, before any work is done, if `path` exists or could not be written.
+
+    A file that the command reads, one of `inputs`, is never overwritten, also not with --force.
+    """
     if path.is_dir():
         raise InputError(f"{path} is a directory; give the name of a file.")
+    for source in inputs:
+        if path.exists() and source.exists() and path.samefile(source):
+            raise InputError(
+                f"{path} is a file that this command reads, and would be overwritten; give the "
+                "output another name."
+            )
     if path.exists() and not force:
         raise InputError(f"{path} exists; use --force to overwrite it.")
     if path.exists() and not os.access(path, os.W_OK):
@@ -206,11 +215,14 @@ def check_place(folder: Path) -> None:
     check_directory(folder if folder.is_dir() else folder.parent)
 
 
-def check_folder(folder: Path, names: Sequence[str], force: bool) -> list[Path]:
+def check_folder(
+    folder: Path, names: Sequence[str], force: bool, inputs: Sequence[Path] = ()
+) -> list[Path]:
     """The files `names` in `folder`; raises, before any work is done, if one cannot be written."""
     check_place(folder)
     return [
-        check_output(folder / name, force) if folder.is_dir() else folder / name for name in names
+        check_output(folder / name, force, inputs) if folder.is_dir() else folder / name
+        for name in names
     ]
 
 

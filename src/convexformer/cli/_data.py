@@ -66,6 +66,11 @@ def extension(path: Path) -> str:
     return "".join(path.suffixes[-2:]).lower() if path.suffix == ".gz" else path.suffix.lower()
 
 
+def source_files(path: Path, target: str) -> list[Path]:
+    """The files that :func:`read_samples` reads."""
+    return [path, Path(target)] if extension(path) == ".npy" else [path]
+
+
 def _check_kind(path: Path) -> str:
     kind = extension(path)
     if kind not in EXTENSIONS:

@@ -34,7 +34,7 @@ def explain(
 ) -> None:
     """Say which tokens a model uses, what it reads in them, and what was proved."""
     if figure is not None:
-        _check_figure(figure, force)
+        check_figure(figure, force, [model])
     from .._names import model_names
     from ._files import read_model
     from ._words import describe, proof_words, usage
@@ -138,10 +138,11 @@ def _term(term: dict[str, Any], shown: list[str], always_open: list[int]) -> Tex
     return Text.assemble(f"{where} ".lstrip(), (f"{term['coefficient']:+#.2g}", colour))
 
 
-def _check_figure(path: Path, force: bool) -> None:
+def check_figure(path: Path, force: bool, inputs: list[Path]) -> None:
+    """Raise where the figure `path` cannot be drawn, or is one of the files that are read."""
     if path.suffix.lower() not in FIGURES:
         raise InputError(f"{path} is no figure we can draw; use one of {', '.join(FIGURES)}.")
-    check_output(path, force)
+    check_output(path, force, inputs)
 
 
 def _draw(model: Any, tokens: list[str] | None, channels: list[str] | None, path: Path) -> None:

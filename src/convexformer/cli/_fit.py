@@ -76,7 +76,7 @@ def fit(
         raise InputError("--cv chooses beta; give --cv or --beta, not both.")
     if cv is None and eps is not None:
         raise InputError("--eps says which betas --cv tries; give --cv as well, or leave it out.")
-    from ._data import choose_task, read_samples, scaled_weights
+    from ._data import choose_task, read_samples, scaled_weights, source_files
     from ._names import remember_names
     from ._words import describe
 
@@ -84,7 +84,7 @@ def fit(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
     kind = choose_task(samples.y, task.value, target)
-    check_output(out, force)  # after the reading: a wrong input is the mistake to name first
+    _check_model_file(out, force, source_files(data, target))  # after mistakes in the input
     weights = scaled_weights(samples, scale)
     if not json:
         tell(samples.notes)
@@ -119,6 +119,18 @@ def fit(
 
 
 _LOSS = "minus half the mean squared error"
+
+
+def _check_model_file(out: Path, force: bool, inputs: list[Path]) -> None:
+    """Raise where `out` cannot be written, or has the name of a data file."""
+    from ._data import EXTENSIONS, extension
+
+    check_output(out, force, inputs)
+    if extension(out) in EXTENSIONS:
+        raise InputError(
+            f"--out is the file for the model, and {out.name} is the name of a data file; name it "
+            f"{out.name.partition('.')[0]}.safetensors, for example."
+        )
 
 
 def _estimator(

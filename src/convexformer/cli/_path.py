@@ -59,13 +59,13 @@ def path(
     """Fit models for many betas and show in which order tokens enter."""
     from convexformer import attention_path
 
-    from ._data import choose_task, read_samples, scaled_weights
+    from ._data import choose_task, read_samples, scaled_weights, source_files
 
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
     kind = choose_task(samples.y, task.value, target)
-    files = [] if out is None else _outputs(out, force)
+    files = [] if out is None else _outputs(out, force, source_files(data, target))
     weights = scaled_weights(samples, scale)
     if not json:
         tell(samples.notes)
@@ -95,14 +95,14 @@ def path(
         _show(result)
 
 
-def _outputs(given: Path, force: bool) -> list[Path]:
+def _outputs(given: Path, force: bool, inputs: list[Path]) -> list[Path]:
     """The files to write; raises before any work where one of them cannot be."""
     kinds = (".csv", ".json", *FIGURES)
     if given.is_dir() or not given.suffix:
-        return check_folder(given, ("path.csv", "path.json", "path.png"), force)
+        return check_folder(given, ("path.csv", "path.json", "path.png"), force, inputs)
     if given.suffix.lower() not in kinds:
         raise InputError(f"{given} should end in {', '.join(kinds)}, or be a folder.")
-    return [check_output(given, force)]
+    return [check_output(given, force, inputs)]
 
 
 def _result(solved: AttentionPath, names: list[str], kind: str, tol: float) -> dict[str, Any]:

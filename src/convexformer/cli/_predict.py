@@ -40,7 +40,7 @@ def predict(
             "Load it in Python with convexformer.load_model and call its predict."
         )
     X, mask = read_inputs(data, getattr(fitted, "feature_names_in_", None))
-    check_output(out, force)
+    check_output(out, force, [model, data])
     columns = _named("prediction", fitted.predict(X, mask=mask), None)
     if hasattr(fitted, "predict_proba"):
         probabilities = fitted.predict_proba(X, mask=mask)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from . import _options as opt
 from ._console import InputError, check_place, emit, err, friendly, out, warned
-from ._explain import _check_figure
+from ._explain import check_figure
 from ._extract import MaxLength, Truncate, run_extraction, running
 from ._figures import headless, save
 
@@ -73,7 +73,7 @@ def probe(
     optimum, and tested on texts that the fit has not seen.
     """
     if figure is not None:
-        _check_figure(figure, force)
+        check_figure(figure, force, [Path(model), *([] if texts is None else [texts])])
     if not tol > 0:
         raise InputError(f"--tol must be positive, got {tol:g}.")
     settings: dict[str, Any] = {"window": window, "max_texts": max_texts}
