@@ -12,9 +12,12 @@ import typer
 import convexformer
 from convexformer.cli import app
 from convexformer.cli._hints import HINTS, in_options
+from convexformer.solvers import Status
+from convexformer.solvers.solution import advice
 
 CLI = Path(convexformer.__file__).parent / "cli"
 ESTIMATORS = CLI.parent / "estimators"
+SOLVERS = CLI.parent / "solvers"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 PARAMETER = re.compile(r"(?<![\w.])([a-z]\w*)=(?!=)")
 CLASS = re.compile(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+(?:CV)?(?![\w*])")
@@ -119,20 +122,31 @@ def _plain(part):
 
 @pytest.mark.parametrize("pattern", [pattern for pattern, _ in HINTS])
 def test_what_is_translated_is_what_the_library_says(pattern):
-    assert any(re.search(pattern, text) for text in messages(ESTIMATORS)), pattern
+    assert any(
+        re.search(pattern, text) for package in (ESTIMATORS, SOLVERS) for text in messages(package)
+    )
 
 
 def test_translations_name_options_of_the_commands_that_fit():
     named = {option for _, words in HINTS for option in OPTION.findall(words)}
     options = {words[0]: options for words, _, options in COMMANDS}
     assert named <= options["fit"]
-    assert named - {"--cv"} <= options["path"]  # folds are of fit alone
+    assert named - {"--cv", "--beta"} <= options["path"]  # these are of fit alone
 
 
-def test_what_commands_say_has_no_parameter_without_an_option():
-    advice = "Raise max_iter or max_time, or scale X (TokenScaler)."
-    said = in_options(f"On some folds the path stopped. {advice}")
-    assert "max_iter" not in said and "TokenScaler" not in said and "--scale" in said
+@pytest.mark.parametrize(
+    ("status", "named"),
+    [
+        (Status.TIME, {"--max-time", "--tol"}),
+        (Status.ITERATIONS, {"--scale", "--beta", "--eps", "--tol"}),
+        (Status.PRECISION, {"--scale", "--beta", "--eps", "--tol"}),
+        (Status.INTERRUPTED, set()),
+    ],
+)
+def test_commands_advise_what_helps_against_the_reason_of_a_stop(status, named):
+    said = in_options(f"On some folds the path stopped. {advice([status, Status.CONVERGED])}")
+    assert not re.search("max_|TokenScaler|raise (tol|beta)", said)
+    assert set(OPTION.findall(said)) == named
 
 
 def test_messages_of_estimators_name_parameters_and_classes_that_exist():

@@ -164,3 +164,42 @@ def test_cross_validation_that_chooses_tokens_does_not_warn(X, y):
         warnings.filterwarnings("ignore", message="The chosen beta")
         model = cf.ConvexAttentionRegressorCV(n_betas=8, cv=4).fit(X, y)
     assert len(model.tokens_)
+
+
+# Text that spells numbers, complex numbers ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda a: a.astype(str), lambda a: a.astype("S"), lambda a: a.astype(str).tolist()]
+)
+def test_text_that_spells_numbers_is_no_number(X, y, wrap):
+    for tokens in (X, X.reshape(60, 12)):
+        with pytest.raises(ValueError, match=r"X must hold numbers.*asarray\(X, dtype=float\)"):
+            cf.ConvexAttentionRegressor().fit(wrap(tokens), y)
+    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, dtype=float\)"):
+        cf.ConvexAttentionRegressor().fit(X, wrap(y))
+    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, dtype=float\)"):
+        cf.ConvexSequenceRegressor().fit(X, wrap(X))
+
+
+def test_a_table_with_one_column_of_text(X, y):
+    frame = pd.DataFrame(X[:, :, 0]).astype({2: str})
+    with pytest.raises(ValueError, match="X must hold numbers"):
+        cf.ConvexAttentionRegressor().fit(frame, y)
+
+
+def test_text_is_shown_as_it_is(X):
+    with pytest.raises(ValueError, match=r"such as 'neg'\. For class labels"):
+        cf.ConvexAttentionRegressor().fit(X, np.array(["neg", "pos"] * 30))
+
+
+def test_complex_numbers_are_told_by_shape(X, y):
+    with pytest.raises(ValueError, match="Complex data not supported: X of shape") as error:
+        cf.ConvexAttentionRegressor().fit(X + 1j, y)
+    assert len(str(error.value)) < 200
+
+
+def test_one_sample_warns(X, y):
+    with pytest.warns(UserWarning, match="one sample cannot tell") as told:
+        cf.ConvexAttentionRegressor().fit(X[:1], y[:1])
+    assert told[0].filename == __file__

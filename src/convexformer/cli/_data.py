@@ -25,6 +25,7 @@ from ._tables import (
     labels,
     read_frame,
 )
+from ._words import plural
 
 EXTENSIONS = (".npz", ".npy", *TABLES, *PARQUET)
 UNLIKE_SCALES = 100  # tokens whose scales differ by more are worth a word
@@ -126,6 +127,8 @@ def read_inputs(path: Path, columns: Sequence[str] | None) -> tuple[Any, NDArray
             raise InputError("the model was not fitted on a table, so columns mean nothing to it.")
         frame = read_frame(path, kind)
         check_columns(path, list(frame.columns), columns)
+        if not len(frame):
+            raise InputError(f"{path} has 0 rows: there is nothing to predict for.")
         check_numeric(frame[list(columns)], "as they were for the fit.")
         return frame[list(columns)], None
     if kind == ".npy":
@@ -217,12 +220,15 @@ def _read_table(
     check_columns(path, list(frame.columns), (target, *drop))
     y = frame[target]
     if y.isna().any():
-        raise InputError(f"column {target!r} lacks a value in {int(y.isna().sum())} rows.")
+        raise InputError(
+            f"column {target!r} lacks a value in {plural(int(y.isna().sum()), 'row')}."
+        )
     unnamed = index_columns(frame.columns, (target, *drop))
     features = frame.drop(columns=[target, *drop, *unnamed])
     if not features.shape[1] or not len(features):
         raise InputError(
-            f"{path} has {len(features)} rows and {features.shape[1]} feature columns."
+            f"{path} has {plural(len(features), 'row')} and "
+            f"{plural(features.shape[1], 'feature column')}."
         )
     check_numeric(features, f"or {LEAVE_OUT}.")
     values, columns = features.to_numpy(dtype=np.float64), list(features.columns)

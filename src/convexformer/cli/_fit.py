@@ -155,7 +155,7 @@ def _show(model: Any, samples: Samples, result: dict[str, Any], *, guessed: bool
     console.print(
         Text.assemble(
             (result["task"].capitalize(), "bold"),
-            f" on {N} samples of {plural(n, 'token')} x {plural(d, 'channel')}",
+            f" on {plural(N, 'sample')} of {plural(n, 'token')} x {plural(d, 'channel')}",
             (hint, "dim"),
         )
     )

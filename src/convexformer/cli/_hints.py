@@ -5,21 +5,29 @@ from __future__ import annotations
 import re
 
 SCALE = "put tokens on one scale with --scale"
+CURE = (
+    f"{SCALE.capitalize()}, raise --beta (or --eps, where several betas are tried), or accept the "
+    "gap with a larger --tol."
+)
 
 HINTS = (
     (
-        r"Raise max_iter or max_time, scale X \(TokenScaler\),(?: raise beta,)? or accept the gap "
-        r"with a larger tol\.",
-        f"Raise --max-time if you set it, {SCALE}, or accept the gap with a larger --tol.",
+        r"max_time ran out before the gap reached the tolerance\. Raise max_time or tol\.",
+        "--max-time ran out before the gap reached the tolerance. Raise --max-time or --tol.",
     ),
     (
-        r"Raise max_iter or max_time, or scale X \(TokenScaler\)\.",
-        f"Raise --max-time if you set it, or {SCALE}.",
+        r"max_iter ran out before the gap reached the tolerance\. Raise max_iter or tol\.",
+        f"The most iterations were spent before the gap reached the tolerance. {CURE}",
+    ),
+    (
+        r"Centre or scale X \(TokenScaler\), raise beta, or raise tol\.",
+        CURE,
     ),
     (r"Extend betas, or pass a smaller eps\.", "Pass a smaller --eps."),
+    (r"\bcv=(\d+) needs", r"--cv \1 needs"),
     (r"Use fewer folds, or a stratified splitter\.", "Use fewer folds with --cv."),
     (
-        r"Use a stronger ridge than refit=\S+, or scale X \(TokenScaler\)\.",
+        r"Use a stronger ridge, refit=\.\.\., or scale X \(TokenScaler\)\.",
         f"To mend that, {SCALE}.",
     ),
     (

@@ -188,7 +188,7 @@ def _show(result: dict[str, Any], most: int = 12) -> None:
     order = result["entry_order"]
     more = f" and {len(order) - most} more" if len(order) > most else ""
     lead = "\nTokens enter in the order " if order else "\nNo token enters."
-    console.print(Text.assemble(lead, (" ".join(order[:most]), "bold"), more))
+    console.print(Text.assemble(lead, (visible(" ".join(order[:most])), "bold"), more))
     console.print(_verdict(result))
     for file in result["files"]:
         console.print(Text(f"Wrote {file}", "dim"))
@@ -209,5 +209,5 @@ def _verdict(result: dict[str, Any]) -> Text:
         if reached
         else f" in {result['seconds']:.2f} s",
         f". The other {len(models) - len(reached)} did not converge: their gaps go up to "
-        f"{result['relative_gap']:.1e}; allow more with --max-time, or ask for less with --tol.",
+        f"{result['relative_gap']:.1e}.",
     )

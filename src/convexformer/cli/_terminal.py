@@ -25,6 +25,7 @@ CLOSED_PIPE = 128 + 13  # exit code: what a shell reports of a program that SIGP
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+BREAKS_TABLES = re.compile(f"{UNSAFE.pattern}|[\t\n]")
 DELETE = "\x7f"
 CONTROL_PICTURES = 0x2400  # code point of the picture of the first control character
 ENCODING_ERRORS = "convexformer.spell"  # name under which `spell` is registered
@@ -39,15 +40,17 @@ BRAILLE = range(0x2800, 0x2900)  # code points of what rich's spinner turns
 
 
 def visible(text: str) -> str:
-    r"""`text` with a visible sign for each character that would command the terminal.
+    r"""A name with a visible sign for each character that commands the terminal or ends a line.
 
     Examples
     --------
     >>> from convexformer.cli._terminal import visible
     >>> visible("P2\x1b[2J")
     'P2␛[2J'
+    >>> visible("two\nlines")
+    'two␊lines'
     """
-    return UNSAFE.sub(_sign, text)
+    return BREAKS_TABLES.sub(_sign, text)
 
 
 def _sign(match: re.Match[str]) -> str:
@@ -92,7 +95,7 @@ class Terminal(Console):
             if segment.control or not UNSAFE.search(segment.text):
                 yield segment
             else:
-                yield Segment(visible(segment.text), segment.style)
+                yield Segment(UNSAFE.sub(_sign, segment.text), segment.style)
 
     def on_broken_pipe(self) -> NoReturn:
         """Leave the exit code to :class:`Commands`: rich would end with 1, as if for an error."""

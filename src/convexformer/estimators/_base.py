@@ -26,6 +26,7 @@ from ._validation import (
     check_positive,
     check_sample_weight,
     check_token_weights,
+    warn_of_one_sample,
 )
 
 
@@ -87,6 +88,7 @@ class ConvexAttention(Refittable, BaseEstimator):
         y, Y = self._read_targets(samples.targets(y))
         samples.check_targets(y)
         weight = check_sample_weight(samples.weights(sample_weight), len(y))
+        warn_of_one_sample(len(y))
         return TrainingData(samples, y, Y, weight)
 
     def _problem(self, data: TrainingData) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import time
 import warnings
 from difflib import get_close_matches
@@ -13,12 +14,13 @@ from sklearn import get_config
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring, get_scorer_names
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import StratifiedKFold, check_cv
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
 
 from ..solvers import Solution, solve
 from ..solvers.refit import Refitted
+from ..solvers.solution import advice
 from ._base import ConvexAttention, TrainingData
 from ._draft import all_or_nothing
 from ._folds import FoldResult, Scorer, best_ridges, choose, score_fold
@@ -94,6 +96,7 @@ class CrossValidated(ConvexAttention, Persistent):
         split_params, score_params = self._route(sample_weight, params)
         labels = data.y if data.samples.offsets is None else None  # sequences have no labels
         splitter = check_cv(self.cv, labels, classifier=is_classifier(self))
+        self._check_folds(splitter, data)
         folds = list(splitter.split(X, labels, **split_params))
         self.betas_ = check_fractions(self.betas, self.n_betas, self.eps)
         results = self._score_folds(data, folds, score_params)
@@ -102,6 +105,19 @@ class CrossValidated(ConvexAttention, Persistent):
         self._keep(self._final_fit(data))._warn_unless_converged()
         self._warn_if_empty()
         return self
+
+    def _check_folds(self, splitter: Any, data: TrainingData) -> None:
+        """Raise where a number of folds is more than there are samples to spread over them."""
+        if self.cv is not None and not isinstance(self.cv, numbers.Integral):
+            return  # a splitter of the user's
+        most, what = len(data.samples), "samples"
+        if isinstance(splitter, StratifiedKFold):
+            most, what = int(np.unique(data.y, return_counts=True)[1].max()), "samples of a class"
+        folds = splitter.get_n_splits()
+        if folds > most:
+            raise ValueError(
+                f"cv={folds} needs at least {folds} {what}, and there are {most}. Use fewer folds."
+            )
 
     def _route(
         self, sample_weight: Any, params: dict[str, Any]
@@ -170,12 +186,12 @@ class CrossValidated(ConvexAttention, Persistent):
                     UserWarning,
                     stacklevel=5,
                 )
-        if not all(result.converged for result in results):
+        why = advice(status for result in results for status in result.statuses)
+        if why:
             worst = max(result.worst_gap for result in results)
             warnings.warn(
                 f"On some folds the path stopped above tol={self.tol:g}, at worst at a relative "
-                f"duality gap of {worst:.1e}. Raise max_iter or max_time, or scale X "
-                "(TokenScaler).",
+                f"duality gap of {worst:.1e}. {why}",
                 ConvergenceWarning,
                 stacklevel=5,
             )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..solvers import Solution, solve_path
+from ..solvers import Solution, Status, solve_path
 from ..solvers.refit import Refitted
 from ._base import ConvexAttention, TrainingData
 from ._validation import Array, time_left
@@ -25,7 +25,7 @@ class FoldResult:
 
     scores: Array  # (B, ridges), NaN where nothing could be fitted or scored
     worst_gap: float
-    converged: bool
+    statuses: tuple[Status, ...]  # why the solver stopped, of every beta
     seconds: float
     missing: NDArray[np.intp]  # outputs the training part says nothing about
 
@@ -66,7 +66,7 @@ def score_fold(
     )
     judge = _judge(estimator, test_part, scorer, score_params)
     scores: list[list[float]] = []
-    gaps, converged = [], True
+    gaps, statuses = [], []
     step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
     for solution in path:
         fitted: Solution | Refitted = solution
@@ -76,11 +76,11 @@ def score_fold(
             full = fitted if not len(missing) else _embed(fitted, solvable, fill)
             scores[-1].append(judge(copy.copy(estimator)._keep(full)))  # what is used is scored
         gaps.append(solution.certificate.relative_gap)
-        converged &= solution.converged
+        statuses.append(solution.status)
         if step is not None:
             step(f"{name}, beta {len(scores)} of {len(fractions)}")
     seconds = time.perf_counter() - start
-    return FoldResult(np.array(scores), max(gaps), converged, seconds, missing)
+    return FoldResult(np.array(scores), max(gaps), tuple(statuses), seconds, missing)
 
 
 def _has_weight(part: TrainingData) -> bool:
@@ -89,7 +89,7 @@ def _has_weight(part: TrainingData) -> bool:
 
 def _nothing(estimator: ConvexAttention, fractions: Array, missing: NDArray[np.intp]) -> FoldResult:
     scores = np.full((len(fractions), len(estimator._ridges)), np.nan)
-    return FoldResult(scores, 0.0, True, 0.0, missing)
+    return FoldResult(scores, 0.0, (), 0.0, missing)
 
 
 def _judge(

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from ..problem import Certificate
 from ..solvers import Solution, Status
 from ..solvers.refit import RIDGES, Refitted, refit
+from ..solvers.solution import advice
 from ._validation import Array, check_positive
 
 REFIT_ATTRIBUTES = ("selection_coef_", "selection_intercept_", "ridge_")
@@ -121,8 +122,7 @@ class Refittable:
             warnings.warn(
                 f"{stopped} at a relative duality gap of {gap:.1e}, above tol={self.tol:g}: the "
                 f"objective may still be lowered by at most that fraction. The model is usable and "
-                f"{holds} holds its true gap. Raise max_iter or max_time, scale X "
-                "(TokenScaler), raise beta, or accept the gap with a larger tol.",
+                f"{holds} holds its true gap. {advice([self.status_])}",
                 ConvergenceWarning,
                 stacklevel=4,
             )

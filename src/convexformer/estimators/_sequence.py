@@ -28,6 +28,7 @@ from ._validation import (
     check_tokens,
     ranked,
     time_left,
+    warn_of_one_sample,
 )
 from .persistence import Persistent
 
@@ -102,6 +103,7 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
     ) -> None:
         """Fit to targets ``Y (N, n, c)`` of a loss; `start` is when the fit began."""
         weight = check_sample_weight(sample_weight, len(X))
+        warn_of_one_sample(len(X))
         intercept = bool(self.fit_intercept)
         problem = SequenceProblem(X, Y, self.attention, weight, mask, intercept, loss)
         scale = problem.beta_max if self.beta_scale == "relative" else 1.0

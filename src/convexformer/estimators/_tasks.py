@@ -14,7 +14,7 @@ from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from ..problem import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from ._validation import Array, as_numpy, check_choice, check_positive, numbers_only
+from ._validation import Array, as_numpy, check_choice, check_numbers, check_positive
 
 LOG_TINY = float(np.log(np.finfo(np.float64).eps))
 """Floor of a log-probability in scores, as in scikit-learn's log loss."""
@@ -37,14 +37,14 @@ class Regression(RegressorMixin):
     def _read_targets(self, y: Any) -> tuple[Array, Array]:
         """`y` as passed, in float64, and the same as ``(N, c)``."""
         _check_rank(self, y)
-        with numbers_only(
+        y = as_numpy(y, "y")
+        check_numbers(
+            y,
             "y",
             "For class labels, use a classifier, such as ConvexAttentionClassifier; for "
             "attention_path, set task='classification'.",
-        ):
-            y = check_array(
-                as_numpy(y, "y"), ensure_2d=False, dtype=np.float64, input_name="y", estimator=self
-            )
+        )
+        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
         if self.loss == "poisson" and np.any(y < 0):
             raise ValueError(
                 f"loss='poisson' needs counts y >= 0, got {y.min():g}. Use loss='squared' or "

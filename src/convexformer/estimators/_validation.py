@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import numbers
 import time
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ Tokens = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 Array = NDArray[np.float64]
 
+REAL_KINDS = "biuf"  # of dtypes: real numbers
+MOST_TEXT = 60  # characters of a value that an error shows
 BLOCK_ENTRIES = 1 << 22  # of X looked at together: large beside a Python loop, small beside X
 
 
@@ -63,15 +65,59 @@ def ranked(X: Any) -> Any:
         ) from error
 
 
-@contextmanager
-def numbers_only(name: str, cure: str) -> Iterator[None]:
-    """Say which argument it was that could not be converted to numbers."""
+def check_numbers(data: Any, name: str, cure: str) -> None:
+    """Raise where `data`, an array or a table, holds text, which NumPy would convert, or complex
+    numbers; `cure` says what to do with text that spells no number."""
+    table = hasattr(data, "iloc") and len(data.shape) == 2
+    for column in (data.iloc[:, j] for j in range(data.shape[1])) if table else (data,):
+        if getattr(getattr(column, "dtype", None), "kind", "O") in REAL_KINDS:
+            continue
+        values = np.asarray(column)
+        shape = tuple(np.shape(data))
+        if values.dtype.kind == "c":
+            raise ValueError(
+                f"Complex data not supported: {name} of shape {shape} holds complex numbers. Pass "
+                "their real and imaginary parts side by side."
+            )
+        text = _first_text(values)
+        if text is not None:
+            if _spells_number(text):
+                cure = f"Convert it first: numpy.asarray({name}, dtype=float)."
+            raise ValueError(
+                f"{name} must hold numbers, got text of shape {shape}, such as {text[:MOST_TEXT]!r}"
+                f". {cure}"
+            )
+
+
+def _first_text(values: NDArray[Any]) -> str | None:
+    """The first string in an array, None where there is none."""
+    if values.dtype.kind in "UST":
+        return None if not values.size else _decoded(values.flat[0])
+    if values.dtype.kind == "O":
+        return next((_decoded(v) for v in values.flat if isinstance(v, (str, bytes))), None)
+    return None
+
+
+def _decoded(text: Any) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+
+
+def _spells_number(text: str) -> bool:
     try:
-        yield
-    except ValueError as error:
-        if "could not convert" not in str(error):
-            raise
-        raise ValueError(f"{name} must hold numbers: {error}. {cure}") from error
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def warn_of_one_sample(n_samples: int) -> None:
+    """Warn where a method of an estimator, two calls above, fits to a single sample."""
+    if n_samples == 1:
+        warnings.warn(
+            "X has one sample, and one sample cannot tell which tokens matter. Pass more samples.",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def check_tokens(
@@ -85,8 +131,7 @@ def check_tokens(
     """
     X = ranked(X)
     rank = len(X.shape)
-    if rank not in (2, 3) and _is_text(X):
-        raise ValueError(f"X must hold numbers, got text of shape {tuple(X.shape)}. {ENCODE}")
+    check_numbers(X, "X", ENCODE)
     if any_length and rank != 3:
         raise ValueError(
             "tokens=Offsets needs X of shape (samples, positions, channels), got shape "
@@ -100,14 +145,11 @@ def check_tokens(
     if rank == 2 and not reset:
         _check_not_one_sample(estimator, tuple(X.shape))
     options: dict[str, Any] = {"dtype": (np.float64, np.float32), "ensure_all_finite": False}
-    with numbers_only("X", ENCODE):
-        if rank == 2:
-            X = validate_data(estimator, X, reset=reset, **options)
-        else:
-            X = check_array(X, allow_nd=True, estimator=estimator, input_name="X", **options)
     if rank == 2:
+        X = validate_data(estimator, X, reset=reset, **options)
         X = _cut(X, estimator.n_tokens)
     else:
+        X = check_array(X, allow_nd=True, estimator=estimator, input_name="X", **options)
         _check_3d(X, getattr(estimator, "n_tokens", None))  # some read nothing but 3-D
         if reset:
             estimator.n_features_in_ = X.shape[1] * X.shape[2]
@@ -137,14 +179,6 @@ def check_tokens(
         )
     check_finite(X, mask)
     return X, mask
-
-
-def _is_text(X: Any) -> bool:
-    """Whether `X`, an array or a column of pandas, holds strings."""
-    values = np.asarray(X)
-    if values.dtype.kind != "O":
-        return values.dtype.kind in "UST"
-    return values.size > 0 and isinstance(values.flat[0], (str, bytes))
 
 
 def _reshape(shape: tuple[int, ...]) -> str:
@@ -259,6 +293,7 @@ def check_sample_weight(sample_weight: Any, n_samples: int) -> Array | None:
             f"sample_weight must have one weight per sample, shape ({n_samples},), got "
             f"{weight.shape}."
         )
+    check_numbers(weight, "sample_weight", "Pass one number per sample.")
     weight = check_array(weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
     if np.any(weight < 0):
         raise ValueError(
@@ -274,7 +309,7 @@ def check_same_length(X: Tokens, y: NDArray) -> None:
     """Raise unless every sample has a target."""
     if len(X) != len(y):
         raise ValueError(
-            f"X and y have inconsistent lengths: X has {len(X)} samples (shape {X.shape}), y has "
+            f"X and y have inconsistent lengths: X of shape {X.shape} holds {len(X)}, y "
             f"{len(y)}. Pass one target per sample."
         )
 

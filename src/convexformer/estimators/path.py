@@ -19,6 +19,7 @@ from ..problem import Certificate, Problem
 from ..problem.points import safe_norm
 from ..solvers import Solution, solve_path
 from ..solvers.interruption import interruption
+from ..solvers.solution import advice
 from ._base import ConvexAttention
 from ._gated import Gated
 from ._validation import Array, check_choice, check_fractions, check_token_weights, time_left
@@ -393,8 +394,8 @@ def _warn_unless_converged(solutions: list[Solution], worst_gap: float, tol: flo
     if failed:
         warnings.warn(
             f"{failed} of {len(solutions)} betas stopped above tol={tol:g}; the worst relative "
-            f"duality gap is {worst_gap:.1e}. The certificates hold the true gaps. Raise max_iter "
-            "or max_time, scale X (TokenScaler), or accept the gap with a larger tol.",
+            f"duality gap is {worst_gap:.1e}. The certificates hold the true gaps. "
+            f"{advice(solution.status for solution in solutions)}",
             ConvergenceWarning,
             stacklevel=3,
         )

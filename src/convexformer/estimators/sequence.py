@@ -13,7 +13,7 @@ from sklearn.utils import check_array
 from ..problem import Huber, Loss, Poisson, Squared
 from ._draft import all_or_nothing
 from ._sequence import SequenceModel
-from ._validation import Array, Mask, as_numpy, check_choice, check_positive, numbers_only
+from ._validation import Array, Mask, as_numpy, check_choice, check_numbers, check_positive
 
 
 class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
@@ -187,16 +187,17 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
     def _read_targets(self, y: Any, shape: tuple[int, int], mask: Mask | None) -> Array:
         if y is None:
             raise ValueError("ConvexSequenceRegressor requires y to be passed, but it is None.")
-        with numbers_only("y", "Targets are one vector of numbers per position."):
-            Y = check_array(
-                as_numpy(y, "y"),
-                allow_nd=True,
-                ensure_2d=False,
-                dtype=np.float64,
-                ensure_all_finite=False,
-                input_name="y",
-                estimator=self,
-            )
+        y = as_numpy(y, "y")
+        check_numbers(y, "y", "Targets are one vector of numbers per position.")
+        Y = check_array(
+            y,
+            allow_nd=True,
+            ensure_2d=False,
+            dtype=np.float64,
+            ensure_all_finite=False,
+            input_name="y",
+            estimator=self,
+        )
         if Y.ndim != 3 or Y.shape[:2] != shape:
             raise ValueError(
                 f"y must have shape (samples, tokens, outputs) = ({shape[0]}, {shape[1]}, any), "

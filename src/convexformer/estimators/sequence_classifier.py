@@ -173,7 +173,7 @@ class ConvexSequenceClassifier(ClassifierMixin, SequenceModel):
             raise ValueError(
                 f"y must have shape (samples, tokens) = {shape}, one label per position of X, got "
                 f"{labels.shape}. For one label per sample use ConvexAttentionClassifier; of "
-                "one-hot vectors pass y.argmax(axis=2)."
+                "one-hot vectors pass y.argmax(2)."
             )
         real = np.ones(shape, dtype=bool) if mask is None else mask
         labels = labels[real]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -42,12 +42,26 @@ class Status(Enum):
     ITERATIONS = "max_iter ran out before the gap reached the tolerance. Raise max_iter or tol."
     PRECISION = (
         "Rounding of float64 keeps the certified gap above the tolerance. Centre or scale X "
-        "(TokenScaler), or raise tol."
+        "(TokenScaler), raise beta, or raise tol."
     )
     INTERRUPTED = "Interrupted before the gap reached the tolerance. The best iterate was kept."
 
     def __str__(self) -> str:
         return self.value
+
+
+def advice(statuses: Iterable[Status]) -> str:
+    """Why solvers stopped before they converged, and what to do; every reason once.
+
+    Examples
+    --------
+    >>> from convexformer.solvers import Status
+    >>> from convexformer.solvers.solution import advice
+    >>> advice([Status.CONVERGED, Status.TIME, Status.TIME])
+    'max_time ran out before the gap reached the tolerance. Raise max_time or tol.'
+    """
+    stopped = dict.fromkeys(status for status in statuses if status is not Status.CONVERGED)
+    return " ".join(status.value for status in stopped)
 
 
 @dataclass
