@@ -73,7 +73,7 @@ def check_numbers(data: Any, name: str, cure: str) -> None:
         if getattr(getattr(column, "dtype", None), "kind", "O") in REAL_KINDS:
             continue
         values = np.asarray(column)
-        shape = tuple(np.shape(data))
+        shape = tuple(data.shape) if table else values.shape
         if values.dtype.kind == "c":
             raise ValueError(
                 f"Complex data not supported: {name} of shape {shape} holds complex numbers. Pass "
