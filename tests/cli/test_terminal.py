@@ -49,7 +49,8 @@ def test_every_unsafe_character_has_a_sign():
     shown = visible(everything)
     assert not UNSAFE.search(shown) and len(shown) == len(everything)
     kept = {a for a, b in zip(everything, shown, strict=True) if a == b}
-    assert {"\t", "\n", " ", "é", "β", "─", "中", "א"} <= kept
+    assert not {"\t", "\n"} & kept  # they break tables
+    assert {" ", "é", "β", "─", "中", "א"} <= kept
     assert visible(CLEAR) == "␛[2J" and visible("\x7f") == "␡"
 
 
