@@ -29,7 +29,7 @@ def tiny_tasks() -> Iterator[tuple[str, Task]]:
     kinds = product(("squared", "logistic", "softmax"), (1, 3), (1, 3), (False, True))
     for loss, c, d, intercept in kinds:
         if loss == "softmax" and c == 1:
-            continue
+            c = 2  # the fewest classes, which some contestants solve as a logistic loss
         X = rng.normal(size=(60, 5, d)) + 0.5
         Y = targets(rng, np.einsum("ikd,kdc->ic", X[:, :2], rng.normal(size=(2, d, c))), loss)
         for penalty in ("token-output", "token"):

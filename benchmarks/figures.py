@@ -37,8 +37,11 @@ def draw_race(cells: Sequence[CellSummary], file: Path) -> None:
             n for n in NAMES if any(s.name == n for c in cells for s in [c.ours, *c.peers])
         ]:
             axes.plot([], [], "o", color=COLOURS[name], label=name)
-        axes.set(xscale="log", xlabel="seconds to the gap (triangle: stopped before)")
-        axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
+        words = "seconds to the gap (triangle: stopped before)"
+        if any(cell.waits for cell in cells):
+            words += "; †: with the peers' former settings, waits for a rerun"
+        axes.set(xscale="log", xlabel=words)
+        axes.set_yticks(range(len(cells)), [cell.title for cell in cells])
         axes.invert_yaxis()
         axes.legend(ncols=5, loc="lower left", bbox_to_anchor=(0, 1.0), frameon=False, fontsize=8)
         figure.savefig(file, **SAVING)

@@ -15,7 +15,7 @@ from .cells import GRIDS as CELLS
 from .contestants import NAMES
 from .figures import draw_race, draw_scaling
 from .objective import GAPS
-from .summary import RESULTS, CellSummary, Standing, read, summarise
+from .summary import RESULTS, CellSummary, Standing, read, summaries
 
 DOCS = Path(__file__).parent.parent / "docs"
 AT_ONCE = timedelta(hours=2)  # cells measured within it are of one solver
@@ -41,11 +41,11 @@ def render(folder: Path = RESULTS) -> str:
         results = read(grid, folder)
         if results is None:
             continue
-        cells = [summarise(name, record) for name, record in results["cells"].items()]
+        cells = summaries(results)
         parts += [f"## {title}\n", _environment(results, command), _verdict(cells)]
-        parts += [_missing(grid, results["cells"]), _older(results["cells"])]
+        parts += [_waiting(cells), _missing(grid, results["cells"]), _older(results["cells"])]
         if any(cell.peers for cell in cells):
-            parts.append(f"![Seconds to the gap, by cell and contestant](images/race-{grid}.svg)\n")
+            parts.append(_figure(grid, cells))
         parts += [_main_table(cells, results["speeds"]), _large_notes(cells)]
         floors = (read("floor", folder) or {"seconds": {}})["seconds"].get(grid, {})
         parts.append(_short_of_goal(cells, results["speeds"], floors))
@@ -62,24 +62,39 @@ def _found(results: dict[str, Any] | None) -> str:
     """What the page starts with: who arrived in the standard grid, and how much later than ours."""
     if results is None:
         return "The standard grid was not run yet."
-    cells = [summarise(name, record) for name, record in results["cells"].items()]
-    raced = [cell for cell in cells if cell.peers]
-    ratios = [cell.ratio for cell in raced if cell.best is not None and cell.ratio is not None]
-    absent = [cell for cell in raced if cell.best is None]
-    bounds = sum(cell.ratio is not None for cell in absent)
+    raced = [cell for cell in summaries(results) if cell.peers]
+    current = [cell for cell in raced if not cell.waits]
+    waiting = [cell for cell in raced if cell.waits]
     lines = [f"The grid has {len(raced)} cells in which a peer takes part."]
-    if ratios:
-        low, middle, high = (_plain(float(np.quantile(ratios, q))) for q in (0, 0.5, 1))
+    if waiting:
+        many = "All" if not current else str(len(waiting))
         lines.append(
-            f"In {len(ratios)} of them a peer arrived; the fastest took {low} to {high} times as "
-            f"long as ours, {middle} times in the median."
+            f"{many} of them wait for a rerun: faster settings of a peer were found after they "
+            "were measured, and measuring them again needs an idle machine. No claim rests on "
+            f"them today. With the former settings {_arrivals(waiting)}."
         )
-    lines.append(
-        f"In {bounds} no peer arrived, and the time limit stopped each of them, whatever its "
-        f"setting. In {len(absent) - bounds} no peer arrived, but it is not known how long one "
-        "would take: some settings were used up, failed, or did not get the whole limit."
-    )
+    if current:
+        absent = [cell for cell in current if cell.best is None]
+        bounds = sum(cell.ratio is not None for cell in absent)
+        lines.append(
+            f"Of the {len(current)} measured with today's settings: {_arrivals(current)}. In "
+            f"{bounds} no peer arrived, and the time limit stopped each of them, whatever its "
+            f"setting. In {len(absent) - bounds} no peer arrived, but it is not known how long one "
+            "would take: some settings were used up, failed, or did not get the whole limit."
+        )
     return textwrap.fill(" ".join(lines), 100)
+
+
+def _arrivals(cells: Sequence[CellSummary]) -> str:
+    """How much later than ours the fastest peer arrived, where one did."""
+    ratios = [cell.ratio for cell in cells if cell.best is not None and cell.ratio is not None]
+    if not ratios:
+        return "a peer arrived in none of them"
+    low, middle, high = (_plain(float(np.quantile(ratios, q))) for q in (0, 0.5, 1))
+    return (
+        f"a peer arrived in {len(ratios)} of them, and the fastest took {low} to {high} times as "
+        f"long as ours, {middle} times in the median"
+    )
 
 
 def _environment(results: dict[str, Any], command: str) -> str:
@@ -89,6 +104,25 @@ def _environment(results: dict[str, Any], command: str) -> str:
         f"`{command}`, {told['finished'][:16].replace('T', ' ')} UTC, on {told['machine']}; "
         f"Python {told['python']}, {versions}.\n"
     )
+
+
+def _waiting(cells: Sequence[CellSummary]) -> str:
+    """The note of the dagger."""
+    count = sum(cell.waits for cell in cells)
+    if not count:
+        return ""
+    return (
+        f"† Waits for a rerun ({count} of {len(cells)} cells): settings of a peer were added after "
+        "the cell was measured. Best peer, ratio and bound are those of the former settings. "
+        "Today's may be faster, so whether such a cell meets a goal that is a ratio is left open.\n"
+    )
+
+
+def _figure(grid: str, cells: Sequence[CellSummary]) -> str:
+    words = "Seconds to the gap, by cell and contestant"
+    if any(cell.waits for cell in cells):
+        words += "; cells with a dagger were measured with the peers' former settings"
+    return f"![{words}](images/race-{grid}.svg)\n"
 
 
 def _missing(grid: str, done: Mapping[str, Any]) -> str:
@@ -109,12 +143,14 @@ def _older(done: Mapping[str, Any]) -> str:
 def _verdict(cells: Sequence[CellSummary]) -> str:
     certified = sum(cell.ours.seconds is not None for cell in cells)
     lines = [f"Ours met the gap in {certified} of {len(cells)} cells."]
+    current = [cell for cell in cells if not cell.waits]
     lost = [cell for cell in cells if cell.ratio is not None and cell.ratio < 1]
     if lost:
         names = ", ".join(f"{cell.name} ({cell.ratio:.2g}x)" for cell in lost)
         lines.append(f"**Lost**, a peer was faster: {names}.")
-    elif any(cell.peers for cell in cells):
-        lines.append("No peer arrived sooner in any cell, with the settings that were tried.")
+    elif any(cell.peers for cell in current):
+        where = "any cell" if len(current) == len(cells) else "any cell without a dagger"
+        lines.append(f"No peer arrived sooner in {where}, with the settings that were tried.")
     sooner = [cell.name for cell in cells if cell.sooner]
     if sooner:
         lines.append(f"To some looser gap one was, on the way: {', '.join(sooner)}.")
@@ -124,10 +160,10 @@ def _verdict(cells: Sequence[CellSummary]) -> str:
     missed = [cell.name for cell in cells if cell.goal is not None and cell.goal[1] is False]
     if missed:
         lines.append(f"Short of the goal: {', '.join(missed)}.")
-    unknown = [cell.name for cell in cells if cell.goal is not None and cell.goal[1] is None]
+    unknown = [cell.name for cell in current if cell.goal is not None and cell.goal[1] is None]
     if unknown:
         lines.append(f"Not known whether the goal holds: {', '.join(unknown)}.")
-    kind = [cell.name for cell in cells if cell.short_by_value]
+    kind = [cell.name for cell in current if cell.short_by_value]
     if kind:
         words = "Short of it, if runs counted that are done by value only"
         lines.append(f"{words}: {', '.join(kind)}.")
@@ -140,17 +176,16 @@ def _main_table(cells: Sequence[CellSummary], speeds: dict[str, Any]) -> str:
         reading, matrix = cell.limits(speeds)
         N, n, d, c = cell.facts["shape"]
         gates = f" h={cell.facts['gates']}" if cell.facts["gates"] else ""
-        goal = cell.goal
         rows.append(
             [
-                cell.name,
+                cell.title,
                 f"{N}·{n}·{d}·{c}{gates}",
                 _seconds(cell.ours),
                 _gap(cell),
                 _peer(cell),
                 _by_value(cell),
                 _ratio(cell),
-                "" if goal is None else f"{goal[0]} {HOLDS[goal[1]]}",
+                _goal(cell),
                 f"{1e3 * reading:.2g} / {1e3 * matrix:.2g}",
                 f"{cell.facts['limit']:.3g}" if cell.peers else "",
             ]
@@ -175,7 +210,7 @@ def _short_of_goal(
         took, limits = cell.ours.seconds, cell.limits(speeds)
         rows.append(
             [
-                cell.name,
+                cell.title,
                 _plain(1e3 * cell.allowed),
                 _plain(1e3 * floors[cell.name]) if cell.name in floors else "",
                 *(_plain(time / each) for time in (cell.allowed, took) for each in limits),
@@ -206,6 +241,15 @@ def _asked(
     if allowed < matrix:
         return f"{passes:.0f} passes a point, and no second-order matrix"
     return f"at most {allowed / matrix:.2g} matrices"
+
+
+def _goal(cell: CellSummary) -> str:
+    """What is asked, and whether it holds; a miss stays one when a peer becomes faster."""
+    if cell.goal is None:
+        return ""
+    asked, holds = cell.goal
+    open_again = cell.waits and cell.facts["goal"] is None and holds is not False
+    return f"{asked} {'open' if open_again else HOLDS[holds]}"
 
 
 def _gap(cell: CellSummary) -> str:
@@ -281,7 +325,7 @@ def _everyone(cells: Sequence[CellSummary]) -> str:
                 row.append(_how_far(one))
             else:
                 row.append(f"{one.seconds:.3g}")
-        rows.append([cell.name, *row])
+        rows.append([cell.title, *row])
     return table(["seconds", *names], rows)
 
 
@@ -289,7 +333,7 @@ def _on_the_way(cells: Sequence[CellSummary]) -> str:
     """Seconds to every gap: ours / the best peer."""
     rows = []
     for cell in cells:
-        row = [cell.name]
+        row = [cell.title]
         for gap in GAPS:
             ours = cell.ours.by_gap.get(gap)
             peers = [peer.by_gap[gap] for peer in cell.peers if gap in peer.by_gap]
@@ -304,7 +348,7 @@ def _first_calls(cells: Sequence[CellSummary]) -> str:
         called = [one for one in [cell.ours, *cell.peers] if one.first is not None]
         if called:
             words = [f"{one.name} {one.first:.3g} (+ {one.loading:.2g})" for one in called]
-            rows.append([cell.name, "; ".join(words)])
+            rows.append([cell.title, "; ".join(words)])
     return table(["cell", "seconds of the first call (+ of importing)"], rows) if rows else ""
 
 
@@ -366,7 +410,7 @@ def main() -> None:
     for grid in GRIDS:
         results = read(grid, options.results)
         if results is not None:
-            cells = [summarise(name, record) for name, record in results["cells"].items()]
+            cells = summaries(results)
             if any(cell.peers for cell in cells):
                 draw_race(cells, options.docs / "images" / f"race-{grid}.svg")
     scaling = read("scaling", options.results)

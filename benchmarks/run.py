@@ -29,8 +29,8 @@ from .encoder import text
 from .machine import describe, speeds
 from .objective import Cell, Run, Task, times_to
 from .processes import Process, available
-from .summary import runs_of, summarise
-from .sweep import complete, until_decided
+from .summary import awaits_rerun, summarise
+from .sweep import until_decided
 
 RESULTS = Path(__file__).parent / "results"
 FACTOR = 12.0  # a peer's run may take so many times as long as ours: more than the goal of 10
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def stale(cells: list[Cell], done: dict[str, Any], names: list[str]) -> list[Cell]:
-    """Finished cells in which a peer's settings of today were not all tried.
+    """Finished cells that `summary.awaits_rerun` names, in the order of running them again.
 
     First come those that publish a claim which other settings may change: a softmax loss, where
     the two tolerances of adelie matter most, and cells in which no peer arrived. The quickest
@@ -257,25 +257,11 @@ def stale(cells: list[Cell], done: dict[str, Any], names: list[str]) -> list[Cel
     found = []
     for cell in cells:
         record = done.get(cell.name)
-        if record is None or _all_tried(cell, record, names):
+        if record is None or not awaits_rerun(record, names):
             continue
         claim = record["loss"] == "softmax", summarise(cell.name, record).best is None
         found.append((not claim[0], not claim[1], record["limit"], cell.name, cell))
     return [item[-1] for item in sorted(found, key=lambda item: item[:-1])]
-
-
-def _all_tried(cell: Cell, record: dict[str, Any], names: list[str]) -> bool:
-    task, runs = cell.task(), runs_of(record)
-    return all(
-        complete(
-            [run for run in runs if run.contestant == name],
-            contestant(name).sweeps(task),
-            cell.gap,
-            record["limit"],
-        )
-        for name in names
-        if name != OURS and not contestant(name).unfit(task)
-    )
 
 
 def _command(options: argparse.Namespace) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .contestants import OURS
-from .objective import GAPS, Run, times_to
-from .sweep import bounded, stopped
+from .contestants import OURS, contestant
+from .objective import GAPS, Run, Task, times_to
+from .sweep import bounded, complete, stopped
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -41,6 +42,12 @@ class CellSummary:
     facts: dict[str, Any]
     ours: Standing
     peers: list[Standing]
+    waits: bool = False  # for a rerun: some of the peers' settings of today were not tried
+
+    @property
+    def title(self) -> str:
+        """The name, with a dagger if the cell waits for a rerun."""
+        return f"{self.name} †" if self.waits else self.name
 
     @property
     def best(self) -> Standing | None:
@@ -153,6 +160,15 @@ def runs_of(record: dict[str, Any]) -> list[Run]:
     ]
 
 
+def summaries(results: dict[str, Any]) -> list[CellSummary]:
+    """All cells of a grid, with what waits for a rerun marked."""
+    peers = peers_in(results)
+    return [
+        replace(summarise(name, record), waits=awaits_rerun(record, peers))
+        for name, record in results["cells"].items()
+    ]
+
+
 def summarise(name: str, record: dict[str, Any]) -> CellSummary:
     """The standings of one cell of ``results/*.json``."""
     runs = runs_of(record)
@@ -170,6 +186,49 @@ def summarise(name: str, record: dict[str, Any]) -> CellSummary:
     facts["memory"] = best.memory if best else 0.0
     return CellSummary(
         name, facts, standings[OURS], [standings[one] for one in names if one != OURS]
+    )
+
+
+def peers_in(results: dict[str, Any]) -> list[str]:
+    """Peers that ran in some cell of a grid's results."""
+    runs = (run for record in results["cells"].values() for run in record["runs"])
+    return [name for name in dict.fromkeys(run["contestant"] for run in runs) if name != OURS]
+
+
+def awaits_rerun(record: dict[str, Any], names: Iterable[str]) -> bool:
+    """Whether some of today's settings of these peers were not tried in a cell."""
+    task, runs = task_like(record), runs_of(record)
+    return not all(
+        complete(
+            [run for run in runs if run.contestant == name],
+            contestant(name).sweeps(task),
+            record["gap"],
+            record["limit"],
+        )
+        for name in names
+        if name != OURS and not contestant(name).unfit(task)
+    )
+
+
+def task_like(record: dict[str, Any]) -> Task:
+    """A task of the same kind and size as that of a cell, with arrays of one repeated number.
+
+    Which settings a contestant has depends on nothing else, except that adelie is given X that is
+    mostly zero as a sparse matrix. Results tell that by the settings that were tried.
+    """
+    *shape, c = record["shape"]
+    N, n, d = shape
+    sparse = any(run["setting"].get("sparse") for run in record["runs"])
+    h = record["gates"]
+    return Task(
+        np.broadcast_to(0.0 if sparse else 1.0, shape),
+        np.broadcast_to(1.0, (N, c)),
+        np.broadcast_to(True, (N, h)) if h else None,
+        np.broadcast_to(1.0, (n * d, h)) if h else None,
+        loss=record["loss"],
+        penalty=record["penalty"],
+        intercept=record["intercept"],
+        betas=tuple(record["fractions"]),
     )
 
 

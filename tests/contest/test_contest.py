@@ -2,16 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 from benchmarks import check, floor, page, run, scaling, sweep
 from benchmarks.cells import GRIDS, PATH, gated, made
-from benchmarks.contestants import NAMES, contestant
-from benchmarks.objective import GAPS, Cell, Run, Task
-from benchmarks.processes import Process
-from benchmarks.summary import RESULTS, read, summarise
+from benchmarks.contestants import NAMES, adelie, contestant
+from benchmarks.objective import GAPS, Cell, Run, Task, beta_max, evaluate
+from benchmarks.processes import Process, available
+from benchmarks.summary import RESULTS, read, summarise, task_like
 
 MAIN = [name for name in NAMES if contestant(name).ENVIRONMENT == "main"]
 
@@ -170,6 +171,90 @@ def test_adelie_tightens_one_tolerance_at_a_time():
         if not contestant(name).unfit(softmax):
             for branch in contestant(name).sweeps(softmax):
                 assert len({sweep.branch_of(one) for one in branch}) == 1
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_two_classes_are_one_logistic_output(intercept):
+    two = made(60, 5, 2, 2, loss="softmax", penalty="token", intercept=intercept).at(0.3)
+    one = adelie.as_logistic(two)
+    assert one.shape == (5, 2, 1) and set(np.unique(one.Y)) == {-1.0, 1.0}
+    rng = np.random.default_rng(1)
+    w, b = rng.normal(size=one.shape), rng.normal(size=1) * intercept
+    Z, both = np.concatenate([-w, w], axis=2) / 2, np.append(-b, b) / 2
+    primals = [
+        evaluate(two, Z, both, two.betas[0]).primal,
+        evaluate(one, w, b, one.betas[0]).primal,
+    ]
+    assert primals[0] == pytest.approx(primals[1], rel=1e-12)
+    assert beta_max(one) * np.sqrt(2) == pytest.approx(beta_max(two), rel=1e-12)
+
+
+def test_adelie_is_given_warm_starts_float32_and_no_slack():
+    wide, narrow = (made(20, 3, d).at(0.1) for d in (adelie.WIDE, 2))
+    for task, slack in ((wide, True), (narrow, False)):
+        settings = [branch[0] for branch in adelie.sweeps(task)]
+        assert {one["start"] for one in settings} == {"at once", "short path", "warm"}
+        warm = [one for one in settings if one["start"] == "warm"]
+        assert {one.get("dtype") for one in warm} == {None, "float32"}
+        assert all(("slack" in one) is slack for one in warm)
+    for branch in adelie.sweeps(wide):
+        assert len({sweep.branch_of(one) for one in branch}) == 1
+    float32 = adelie.sweeps(replace(wide, loss="logistic"))
+    assert not any("dtype" in branch[0] for branch in float32)
+    path = adelie.sweeps(made(20, 3, 2).at(0.5, 0.1))
+    assert {branch[0]["start"] for branch in path} == {"given"}
+
+
+@pytest.mark.skipif(not available("adelie"), reason="adelie's environment is not installed")
+@pytest.mark.parametrize("loss", ["squared", "logistic", "softmax"])
+def test_every_variant_of_adelie_comes_near_the_optimum(loss, tmp_path):
+    shape = (60, 5, 2) if loss != "squared" else (300, 3, adelie.WIDE)
+    penalty = "token" if loss == "softmax" else "token-output"
+    task = made(*shape, 2 if loss == "softmax" else 1, loss=loss, penalty=penalty).at(0.3)
+    task.save(tmp_path)
+    process = Process("adelie", cold=True)
+    process.give(tmp_path)
+    try:
+        for branch in adelie.sweeps(task):
+            runs = sweep.until_decided((process.run(task, s, 10.0) for s in branch), 1e-4, 10.0)
+            assert list(runs)[-1].gap <= 1e-4, branch[0]
+    finally:
+        process.end()
+
+
+def test_a_stand_in_has_the_settings_of_the_cell(results):
+    done = read("quick", results)["cells"]
+    for cell in _tiny_grid():
+        task, like = cell.task(), task_like(done[cell.name])
+        assert like.shape == task.shape and len(like.betas) == len(task.betas)
+        for name in NAMES:
+            module = contestant(name)
+            assert module.unfit(like) == module.unfit(task)
+            if not module.unfit(task):
+                assert module.sweeps(like) == module.sweeps(task)
+
+
+def test_cells_that_wait_for_a_rerun_make_no_claim(results, tmp_path, monkeypatch):
+    record = read("quick", results)
+    fast = [
+        run for run in record["cells"]["one/0.1"]["runs"] if run["contestant"] == "convexformer"
+    ]
+    for one in fast:
+        one["cpu"] = 1e-9
+    for grid in ("quick", "standard"):
+        (tmp_path / f"{grid}.json").write_text(json.dumps(record))
+    shown = page.render(tmp_path)
+    assert "†" not in shown.partition("## The grid")[2] and "10x yes" in shown
+    assert "wait for a rerun:" not in shown and "measured with today's settings" in shown
+    monkeypatch.setattr(contestant("cvxpy"), "sweeps", lambda _: [[{"other": 1, "tol": 1e-3}]])
+    shown = page.render(tmp_path)
+    assert "All of them wait for a rerun:" in shown and "today's settings: a peer" not in shown
+    for name in record["cells"]:
+        assert f"| {name} † |" in shown and f"| {name} |" not in shown
+    assert "No peer arrived sooner" not in shown and "10x yes" not in shown
+    assert "| 10x open |" in shown and "cells with a dagger were measured" in shown
+    page.draw_race(page.summaries(record), tmp_path / "race.svg")
+    assert (tmp_path / "race.svg").stat().st_size > 0
 
 
 def test_stale_cells_are_those_whose_settings_were_not_all_tried(results, monkeypatch, capsys):
