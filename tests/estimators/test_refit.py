@@ -1,6 +1,8 @@
 """`refit` of the estimators: other coefficients, the same selection, honest names."""
 
 import pickle
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -26,6 +28,9 @@ from convexformer import (
     load_model,
 )
 from convexformer.datasets import splice
+from convexformer.problem import Problem
+from convexformer.solvers import Status, refit_sequence
+from convexformer.solvers import refit as module
 from convexformer.solvers.refit import RIDGES
 
 rng = np.random.default_rng(0)
@@ -254,6 +259,58 @@ def test_early_stops_are_told(monkeypatch):
     monkeypatch.setattr("convexformer.solvers.refit.MAX_ITER", 1)
     with pytest.warns(ConvergenceWarning, match="The refit stopped before"):
         ConvexAttentionClassifier(0.3, refit=True).fit(X, LABEL)
+
+
+def during_the_refit(monkeypatch, event):
+    """Let `event` happen at every piece of work of a refit on all samples."""
+    for owner, name in ((module, "_minimise"), (refit_sequence, "to_tokens")):
+
+        def work(first, *others, whole=getattr(owner, name)):
+            if not isinstance(first, Problem) or first.design.n_samples == len(X):
+                event()
+            return whole(first, *others)
+
+        monkeypatch.setattr(owner, name, work)
+
+
+@pytest.mark.parametrize("kind", ["regressor", "multilabel", "regressor cv", "sequence"])
+@pytest.mark.parametrize("reason", ["max_time ran out", "Ctrl-C interrupted it"])
+def test_a_refit_that_is_stopped_keeps_the_certified_fit(kind, reason, monkeypatch):
+    model, target = clone(MODELS[kind][0]), MODELS[kind][1]
+    if kind == "regressor cv":
+        model.set_params(betas=[0.3, 0.2, 0.1])
+    model.set_params(refit=True).fit(X, target)
+    whole = {name: getattr(model, f"selection_{name}") for name in ("coef_", "certificate_")}
+    if reason == "max_time ran out":
+        model.set_params(max_time=1.0)
+        during_the_refit(monkeypatch, lambda: time.sleep(1.0))
+    else:
+        model.set_params(on_interrupt="keep")
+        during_the_refit(monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.warns(ConvergenceWarning, match=f"The refit stopped early, because {reason}"):
+        model.fit(X, target)
+    assert_array_equal(model.coef_, whole["coef_"])
+    assert_array_equal(model.intercept_, model.selection_intercept_)
+    assert model.selection_certificate_ == whole["certificate_"]
+    assert model.status_ is Status.CONVERGED
+    assert_array_equal(model.ridge_, float(kind != "sequence"))
+
+
+def test_ctrl_c_during_the_refit_raises_unless_told_otherwise(monkeypatch):
+    during_the_refit(monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
+    model = ConvexAttentionRegressor(0.3, refit=True)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert not hasattr(model, "coef_")
+
+
+def test_a_refit_keeps_to_the_time():
+    wide = np.random.default_rng(0).normal(size=(800, 14, 256)).astype(np.float32)
+    target = wide[:, 3, 0] + 0.5 * np.random.default_rng(1).normal(size=800)
+    start = time.perf_counter()
+    with pytest.warns(ConvergenceWarning):
+        ConvexAttentionRegressor(0.1, max_time=0.3, refit=True).fit(wide, target)
+    assert time.perf_counter() - start < 2.0
 
 
 @pytest.mark.filterwarnings("ignore")

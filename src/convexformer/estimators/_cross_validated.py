@@ -19,12 +19,13 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.parallel import Parallel, delayed
 
 from ..solvers import Solution, solve
+from ..solvers.interruption import interruption
 from ..solvers.refit import Refitted
-from ..solvers.solution import advice
+from ..solvers.solution import Clock, advice
 from ._base import ConvexAttention, TrainingData
 from ._draft import all_or_nothing
 from ._folds import FoldResult, Scorer, best_ridges, choose, score_fold
-from ._validation import Array, check_choice, check_fractions, time_left
+from ._validation import Array, check_choice, check_fractions
 from .persistence import Persistent
 
 
@@ -243,19 +244,20 @@ class CrossValidated(ConvexAttention, Persistent):
         )
 
     def _final_fit(self, data: TrainingData) -> Solution | Refitted:
-        begin = time.perf_counter()
+        clock = Clock(self.max_iter, self.max_time)  # for the solve and the refit
         self._prepare(data)
         problem = self._problem(data)
-        solution = solve(
-            problem,
-            self.beta_fraction_ * problem.beta_max,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            max_time=time_left(self.max_time, begin),
-            callback=self._report,
-            on_interrupt=self.on_interrupt,
-        )
-        return self._refitted(problem, solution, self._chosen_ridge)
+        with interruption(self.on_interrupt) as clock.asked:
+            solution = solve(
+                problem,
+                self.beta_fraction_ * problem.beta_max,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                max_time=clock.left,
+                callback=self._report,
+                on_interrupt=self.on_interrupt,
+            )
+            return self._refitted(problem, solution, clock, self._chosen_ridge)
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Metadata that fit takes itself, and passes to splitter and scorer.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 
 from ..solvers import Solution, Status, solve_path
 from ..solvers.refit import Refitted
+from ..solvers.solution import Clock
 from ._base import ConvexAttention, TrainingData
-from ._validation import Array, time_left
+from ._validation import Array
 
 Scorer = Callable[..., float]
 
@@ -45,7 +45,7 @@ def score_fold(
     A class that is missing from the training part gets probability 0. Where not even two classes
     are left, or no weight, the fold says nothing: its scores are NaN.
     """
-    start = time.perf_counter()
+    clock = Clock(estimator.max_iter, estimator.max_time)  # for the path and its refits
     train_part, test_part = data.take(train), data.take(test)
     if not (_has_weight(train_part) and _has_weight(test_part)):
         return _nothing(estimator, fractions, np.arange(0))
@@ -62,7 +62,7 @@ def score_fold(
         (fractions * problem.beta_max).tolist(),
         tol=estimator.tol,
         max_iter=estimator.max_iter,
-        max_time=time_left(estimator.max_time, start),
+        max_time=clock.left,
     )
     judge = _judge(estimator, test_part, scorer, score_params)
     scores: list[list[float]] = []
@@ -72,15 +72,14 @@ def score_fold(
         fitted: Solution | Refitted = solution
         scores.append([])
         for ridge in estimator._ridges:
-            fitted = estimator._refitted(problem, solution, ridge, start=fitted)
+            fitted = estimator._refitted(problem, solution, clock, ridge, start=fitted)
             full = fitted if not len(missing) else _embed(fitted, solvable, fill)
             scores[-1].append(judge(copy.copy(estimator)._keep(full)))  # what is used is scored
         gaps.append(solution.certificate.relative_gap)
         statuses.append(solution.status)
         if step is not None:
             step(f"{name}, beta {len(scores)} of {len(fractions)}")
-    seconds = time.perf_counter() - start
-    return FoldResult(np.array(scores), max(gaps), tuple(statuses), seconds, missing)
+    return FoldResult(np.array(scores), max(gaps), tuple(statuses), clock.seconds, missing)
 
 
 def _has_weight(part: TrainingData) -> bool:

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from ..problem import Certificate
 from ..solvers import Solution, Status
 from ..solvers.refit import RIDGES, Refitted, refit
-from ..solvers.solution import advice
+from ..solvers.solution import Clock, advice
 from ._validation import Array, check_positive
 
 REFIT_ATTRIBUTES = ("selection_coef_", "selection_intercept_", "ridge_")
@@ -79,15 +79,32 @@ class Refittable:
         return RIDGES if isinstance(self.refit, (bool, np.bool_)) else (float(self.refit),)
 
     def _refitted(
-        self, problem: Any, solution: Solution, ridge: float | None = None, **start: Any
+        self,
+        problem: Any,
+        solution: Solution,
+        clock: Clock,
+        ridge: float | None = None,
+        **start: Any,
     ) -> Solution | Refitted:
-        """`solution`, refitted where that was asked for; if not at `ridge`, at the best one."""
+        """`solution`, refitted where that was asked for; if not at `ridge`, at the best one.
+
+        The time of `clock` is for the solve and the refit together.
+        """
         if not self.refit:
             return solution
         if ridge is None and len(self._ridges) == 1:
             (ridge,) = self._ridges
-        fitted: Refitted = self._refit(problem, solution, ridge, **start)
-        if not fitted.converged:
+        fitted: Refitted = self._refit(problem, solution, ridge, late=clock.late, **start)
+        if fitted.stopped:
+            why = "Ctrl-C interrupted it" if clock.asked() else "max_time ran out"
+            warnings.warn(
+                f"The refit stopped early, because {why}. The model has the coefficients of the "
+                "certified fit, and selection_certificate_ is theirs. Raise max_time if you set "
+                "it, or pass a number as refit (refit=True compares several on folds).",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        elif not fitted.converged:
             warnings.warn(
                 "The refit stopped before it came to its minimum; the model is usable. Use a "
                 "stronger ridge, refit=..., or scale X (TokenScaler).",

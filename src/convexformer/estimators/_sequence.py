@@ -13,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from ..problem import Loss, TokenDesign
 from ..problem.sequence import ATTENTION, AttentionParts, SequenceProblem, to_tokens
 from ..solvers import TracePoint
-from ..solvers.interruption import ON_INTERRUPT
+from ..solvers.interruption import ON_INTERRUPT, interruption
 from ..solvers.refit_sequence import refit_sequence
 from ..solvers.sequence import solve_sequence
+from ..solvers.solution import Clock
 from ._refit import Refittable
 from ._validation import (
     Array,
@@ -107,16 +108,18 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
         intercept = bool(self.fit_intercept)
         problem = SequenceProblem(X, Y, self.attention, weight, mask, intercept, loss)
         scale = problem.beta_max if self.beta_scale == "relative" else 1.0
-        solution = solve_sequence(
-            problem,
-            float(self.beta) * scale,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            max_time=time_left(self.max_time, start),
-            callback=self._report,
-            on_interrupt=self.on_interrupt,
-        )
-        fitted = self._refitted(problem, solution)
+        clock = Clock(self.max_iter, time_left(self.max_time, start))
+        with interruption(self.on_interrupt) as clock.asked:
+            solution = solve_sequence(
+                problem,
+                float(self.beta) * scale,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                max_time=clock.left,
+                callback=self._report,
+                on_interrupt=self.on_interrupt,
+            )
+            fitted = self._refitted(problem, solution, clock)
         self._set_coefficients(fitted.Z, fitted.intercept)
         self._keep_solution(fitted)
         self.n_outputs_ = Y.shape[2]

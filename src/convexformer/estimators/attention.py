@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import numbers
-import time
 from typing import Any, Self
 
 from ..problem import Problem
 from ..solvers import Solution, Status, solve
+from ..solvers.interruption import interruption
+from ..solvers.solution import Clock
 from ._base import ConvexAttention
 from ._draft import all_or_nothing
 from ._tasks import Classification, Regression
-from ._validation import Array, check_bool, check_choice, check_positive, time_left
+from ._validation import Array, check_bool, check_choice, check_positive
 from .persistence import Persistent
 
 
@@ -58,23 +59,25 @@ class SingleBeta(ConvexAttention, Persistent):
         -------
         self
         """
-        begin = time.perf_counter()
+        clock = Clock(self.max_iter, self.max_time)  # for the solve and the refit
         data = self._read(X, y, sample_weight, mask, separators)
         start = self._last_coefficients()
         self._prepare(data)
         problem = self._problem(data)
         scale = problem.beta_max if self.beta_scale == "relative" else 1.0
-        solution = solve(
-            problem,
-            float(self.beta) * scale,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            max_time=time_left(self.max_time, begin),
-            init=self._last_solution(problem, start),
-            callback=self._report,
-            on_interrupt=self.on_interrupt,
-        )
-        self._keep(self._refitted(problem, solution))._warn_unless_converged()
+        with interruption(self.on_interrupt) as clock.asked:
+            solution = solve(
+                problem,
+                float(self.beta) * scale,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                max_time=clock.left,
+                init=self._last_solution(problem, start),
+                callback=self._report,
+                on_interrupt=self.on_interrupt,
+            )
+            fitted = self._refitted(problem, solution, clock)
+        self._keep(fitted)._warn_unless_converged()
         return self
 
     def _last_coefficients(self) -> Array | None:
@@ -138,11 +141,13 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         Most iterations.
     max_time : float, optional
         Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
-        over X, which the certificate takes; a refit comes on top.
+        over X, which the certificate takes. A refit that would take longer is left out: the
+        certified coefficients are kept, with a warning.
     on_interrupt : {"raise", "keep"}, default="raise"
-        What Ctrl-C does during the solve. "raise": KeyboardInterrupt, and the estimator is left as
-        it was before. "keep": the fit ends with the best coefficients so far and their true
-        certificate, and warns; a second Ctrl-C raises.
+        What Ctrl-C does during the solve and the refit. "raise": KeyboardInterrupt, and the
+        estimator is left as it was before. "keep": the fit ends with the best coefficients so far
+        and their true certificate (during the refit: with the certified ones), and warns; a second
+        Ctrl-C raises.
     warm_start : bool, default=False
         Whether to start from the last fit, where its shape agrees.
     verbose : bool or callable, default=False
@@ -311,11 +316,13 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         Most iterations.
     max_time : float, optional
         Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
-        over X, which the certificate takes; a refit comes on top.
+        over X, which the certificate takes. A refit that would take longer is left out: the
+        certified coefficients are kept, with a warning.
     on_interrupt : {"raise", "keep"}, default="raise"
-        What Ctrl-C does during the solve. "raise": KeyboardInterrupt, and the estimator is left as
-        it was before. "keep": the fit ends with the best coefficients so far and their true
-        certificate, and warns; a second Ctrl-C raises.
+        What Ctrl-C does during the solve and the refit. "raise": KeyboardInterrupt, and the
+        estimator is left as it was before. "keep": the fit ends with the best coefficients so far
+        and their true certificate (during the refit: with the certified ones), and warns; a second
+        Ctrl-C raises.
     warm_start : bool, default=False
         Whether to start from the last fit, where its shape agrees.
     verbose : bool or callable, default=False

@@ -47,7 +47,7 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
     max_iter : int, default=10000
         Most iterations for every beta.
     max_time : float, optional
-        Most seconds for each fold's path, and for the final fit.
+        Most seconds for each fold's path, and for the final fit; refits are included.
     on_interrupt : {"raise", "keep"}, default="raise"
         As in :class:`ConvexAttentionRegressor`, for the final fit. Ctrl-C while folds are scored
         always raises KeyboardInterrupt and leaves the estimator as it was.
@@ -174,7 +174,7 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
     max_iter : int, default=10000
         Most iterations for every beta.
     max_time : float, optional
-        Most seconds for each fold's path, and for the final fit.
+        Most seconds for each fold's path, and for the final fit; refits are included.
     on_interrupt : {"raise", "keep"}, default="raise"
         As in :class:`ConvexAttentionClassifier`, for the final fit. Ctrl-C while folds are scored
         always raises KeyboardInterrupt and leaves the estimator as it was.

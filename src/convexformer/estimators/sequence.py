@@ -59,11 +59,13 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         Most iterations.
     max_time : float, optional
         Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
-        over X, which the certificate takes; a refit comes on top.
+        over X, which the certificate takes. A refit that would take longer is left out: the
+        certified coefficients are kept, with a warning.
     on_interrupt : {"raise", "keep"}, default="raise"
-        What Ctrl-C does during the solve. "raise": KeyboardInterrupt, and the estimator is left as
-        it was before. "keep": the fit ends with the best coefficients so far and their true
-        certificate, and warns; a second Ctrl-C raises.
+        What Ctrl-C does during the solve and the refit. "raise": KeyboardInterrupt, and the
+        estimator is left as it was before. "keep": the fit ends with the best coefficients so far
+        and their true certificate (during the refit: with the certified ones), and warns; a second
+        Ctrl-C raises.
     verbose : bool or callable, default=False
         True prints time and gap as the solver goes; a callable receives them instead, as a named
         tuple ``(iteration, seconds, relative_gap, n_active)`` with the number of nonzero

@@ -15,6 +15,7 @@ norm the ridge shrinks a token's coefficients as much in all, but not in each di
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -26,6 +27,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from ..problem import Certificate, Problem
 from ..problem.designs import Groups
 from ..problem.points import safe_norm
+from ..problem.stopping import check_stop, until
 from .matrixfree import Curvature
 from .solution import Iterate, Solution
 
@@ -56,6 +58,8 @@ class Refitted:
         Strength :math:`\\rho` per output, 0 for one that uses nothing; for matrix targets absolute.
     converged : bool
         Whether the refit (not the selection) came to its minimum.
+    stopped : bool
+        Whether the refit was stopped early, so that the coefficients are those of the selection.
     """
 
     Z: Array
@@ -63,6 +67,7 @@ class Refitted:
     selection: Solution
     ridge: Array
     converged: bool
+    stopped: bool = False
 
     @property
     def certificate(self) -> Certificate:
@@ -75,8 +80,11 @@ def refit(
     solution: Solution,
     ridge: float | None = None,
     start: Solution | Refitted | None = None,
+    late: Callable[[], bool] = lambda: False,
 ) -> Refitted:
     """Minimise the loss over the cells of `solution` that are not zero, with a ridge.
+
+    Once `late` is true the refit stops, and `solution` is kept as it is: what a ridge of 1 gives.
 
     Parameters
     ----------
@@ -87,6 +95,8 @@ def refit(
         Strength, positive: 1 gives `solution` again. If omitted, :func:`choose_ridge`.
     start : Solution or Refitted, optional
         Where to start from; `solution` if omitted.
+    late : callable
+        Whether to stop early; asked between pieces of work.
 
     Examples
     --------
@@ -100,14 +110,22 @@ def refit(
     >>> shrunk.Z[2, 0, 0].round(1), refit(problem, shrunk).Z[2, 0, 0].round(1)
     (np.float64(1.5), np.float64(3.0))
     """
-    if ridge is None:
-        ridge = choose_ridge(problem, solution)
-    if not (np.isfinite(ridge) and ridge > 0):
+    if ridge is not None and not (np.isfinite(ridge) and ridge > 0):
         raise ValueError(f"ridge must be a positive number, got {ridge!r}.")
-    strength = ridge * _shrinkage(problem, solution)
-    Z, b, converged = _minimise(problem, strength, solution if start is None else start, TOL, [])
-    used = np.any(strength, axis=0)
-    return Refitted(Z, b, solution, np.where(used, ridge, 0.0), converged)
+    strength = _shrinkage(problem, solution)
+    used = np.any(strength, axis=0).astype(float)
+    with until(late):
+        check_stop()
+        if ridge is None:
+            ridge = choose_ridge(problem, solution)
+        Z, b, converged = _minimise(problem, ridge * strength, start or solution, TOL, [])
+        return Refitted(Z, b, solution, ridge * used, converged)
+    return kept(solution, used)
+
+
+def kept(solution: Solution, ridge: Array) -> Refitted:
+    """`solution` as it is, in place of a refit that was stopped."""
+    return Refitted(solution.Z, solution.intercept, solution, ridge, converged=False, stopped=True)
 
 
 def choose_ridge(problem: Problem, solution: Solution) -> float:
@@ -239,6 +257,7 @@ class _Ridge:
         at = Iterate.at(problem, Z, problem.scores(Z), b)
         damping = 1.0
         for _ in range(MAX_ITER):
+            check_stop()
             gradient = self._gradient(at)
             if self._distance(gradient) <= tol * self._value(at):
                 return at, True

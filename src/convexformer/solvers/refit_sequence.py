@@ -11,6 +11,7 @@ multipliers :math:`\nu_r` eliminated position by position, one small system per 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,8 @@ from scipy.linalg import cho_factor, cho_solve
 
 from ..problem.moments import Moments
 from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
-from .refit import Refitted
+from ..problem.stopping import check_stop, until
+from .refit import Refitted, kept
 from .solution import Solution
 
 Array = NDArray[np.float64]
@@ -28,9 +30,14 @@ RIDGE = 1e-3  # unless another strength is asked for
 
 
 def refit_sequence(
-    problem: SequenceProblem, solution: Solution, ridge: float | None = None
+    problem: SequenceProblem,
+    solution: Solution,
+    ridge: float | None = None,
+    late: Callable[[], bool] = lambda: False,
 ) -> Refitted:
     """Least squares over the entries of `solution` that are not zero, with a small ridge.
+
+    Once `late` is true the refit stops, and `solution` is kept as it is, without a ridge.
 
     Parameters
     ----------
@@ -40,6 +47,8 @@ def refit_sequence(
     ridge : float, optional
         Strength as a fraction of the mean square of the selected columns, positive; 1e-3 if
         omitted.
+    late : callable
+        Whether to stop early; asked between pieces of work.
 
     Examples
     --------
@@ -56,6 +65,12 @@ def refit_sequence(
     ridge = RIDGE if ridge is None else ridge
     if not (np.isfinite(ridge) and ridge > 0):
         raise ValueError(f"ridge must be a positive number, got {ridge!r}.")
+    with until(late):
+        return _refit(problem, solution, ridge)
+    return kept(solution, np.zeros(problem.n_outputs))
+
+
+def _refit(problem: SequenceProblem, solution: Solution, ridge: float) -> Refitted:
     moments, stochastic = problem.moments, problem.attention == "stochastic"
     T = to_tokens(solution.Z)  # (n, d, n, c)
     n, d, _, c = T.shape
@@ -107,6 +122,7 @@ class _Output:
 
     def _row(self, r: int) -> _Row:
         """Target position `r`, its multipliers eliminated."""
+        check_stop()
         m, used = self.moments, np.flatnonzero(self.chosen[:, r])
         system = (r * m.cross.shape[2] + self.output) * len(m.gram) // m.cross[0].size
         Q = m.gram[system][np.ix_(used, used)]
