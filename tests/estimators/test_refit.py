@@ -3,6 +3,7 @@
 import pickle
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -263,14 +264,14 @@ def test_early_stops_are_told(monkeypatch):
 
 def during_the_refit(monkeypatch, event):
     """Let `event` happen at every piece of work of a refit on all samples."""
+
+    def after_the_event(whole, first, *others):
+        if not isinstance(first, Problem) or first.design.n_samples == len(X):
+            event()
+        return whole(first, *others)
+
     for owner, name in ((module, "_minimise"), (refit_sequence, "to_tokens")):
-
-        def work(first, *others, whole=getattr(owner, name)):
-            if not isinstance(first, Problem) or first.design.n_samples == len(X):
-                event()
-            return whole(first, *others)
-
-        monkeypatch.setattr(owner, name, work)
+        monkeypatch.setattr(owner, name, partial(after_the_event, getattr(owner, name)))
 
 
 @pytest.mark.parametrize("kind", ["regressor", "multilabel", "regressor cv", "sequence"])

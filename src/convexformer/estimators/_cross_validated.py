@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import time
 import warnings
 from difflib import get_close_matches
 from typing import Any, Self

@@ -157,8 +157,9 @@ def choose_ridge(problem: Problem, solution: Solution) -> float:
             share = part.weight.sum() / problem.weight.sum()
             Z, b, _ = _minimise(part, ridge * share * strength, at[k], FOLD_TOL, kernels)
             at[k] = replace(solution, Z=Z, intercept=b)
-            value = problem.loss.value(part.predict(Z, b), targets)
-            held_out_loss += float(np.sum((problem.weight - part.weight)[:, None] * value))
+            out = problem.weight > part.weight  # held out, and of weight
+            value = problem.loss.value(part.predict(Z, b)[out], targets[out])
+            held_out_loss += float(np.sum(problem.weight[out, None] * value))
         if not held_out_loss < least:
             break  # weaker ones are worse still
         best, least = ridge, held_out_loss
@@ -187,13 +188,17 @@ def _training_parts(problem: Problem) -> list[Problem]:
 
 
 def _folds(problem: Problem) -> NDArray[np.intp]:
-    """The fold of every sample: sequences stay whole, and classes have equal shares of each."""
+    """The fold of every sample: sequences stay whole, and classes have equal shares of each.
+
+    Sequences without weight have no part in the draw: any fold does for them.
+    """
     sequence = problem.design.sequences
-    drawn = np.random.default_rng(0).permutation(int(sequence.max()) + 1)
-    if not problem.loss.translates and len(drawn) == problem.design.n_samples:
+    n_sequences = int(sequence.max()) + 1
+    drawn = np.random.default_rng(0).permutation(np.unique(sequence[problem.weight > 0]))
+    if not problem.loss.translates and n_sequences == problem.design.n_samples:
         label = np.unique(problem.Y > 0, axis=0, return_inverse=True)[1].ravel()
         drawn = drawn[np.argsort(label[drawn], kind="stable")]
-    fold = np.empty(len(drawn), dtype=np.intp)
+    fold = np.zeros(n_sequences, dtype=np.intp)
     fold[drawn] = np.arange(len(drawn)) % FOLDS
     return fold[sequence]
 
