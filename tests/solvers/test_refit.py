@@ -111,6 +111,14 @@ def test_a_ridge_of_one_is_the_certified_fit(loss, penalty):
     assert weaker == sorted(weaker)
 
 
+def test_with_the_nuclear_norm_a_ridge_of_one_is_another_fit():
+    problem = problem_of("squared", Nuclear)
+    selected = solve(problem, 0.3 * problem.beta_max)
+    again = refit(problem, selected, 1.0)
+    moved = np.abs(again.Z - selected.Z).max() / np.abs(selected.Z).max()
+    assert 0.01 < moved < 0.2
+
+
 def wide_case(noise=0.6):
     """More columns than samples, correlated tokens, decaying channels: weak ridges overfit."""
     random = np.random.default_rng(5)

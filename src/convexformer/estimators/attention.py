@@ -124,8 +124,9 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
         Whether to fit once more the tokens that this fit selected, with a ridge in place of the
         penalty, which shrinks: sparse models predict better for it, but they are no longer the
         certified optimum. A number is the strength of the ridge: 1 shrinks as the penalty did,
-        and gives the certified fit again. True chooses it by five-fold cross-validation among
-        1, 0.3, 0.1, ..., 0.001, and `ridge_` says what was chosen. See Notes.
+        and gives the certified fit again (with ``penalty="nuclear"`` coefficients that differ from
+        it by several percent). True chooses it by five-fold cross-validation among 1, 0.3, 0.1,
+        ..., 0.001, and `ridge_` says what was chosen. See Notes.
     token_weights : array-like of shape (n_tokens,), optional
         Positive factors :math:`w_k` of the penalty; 1 if omitted.
     tokens : {"absolute"} or Offsets, default="absolute"
@@ -202,8 +203,9 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
 
     over the tokens that the certified fit :math:`\hat Z` selected: for every output its own, or for
     all outputs, with norms over these (``penalty="token"``, and ``"nuclear"``, whose low rank is
-    not kept). :math:`\rho = 1` gives the certified fit again (with ``"nuclear"`` nearly). `beta_`,
-    `n_iter_` and `trace_` stay those of the certified fit.
+    not kept). :math:`\rho = 1` gives the certified fit again, except with ``"nuclear"``, whose
+    shrinkage differs between directions. `beta_`, `n_iter_` and `trace_` stay those of the
+    certified fit.
 
     Examples
     --------
@@ -296,8 +298,9 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
         Whether to fit once more the tokens that this fit selected, with a ridge in place of the
         penalty, which shrinks: sparse models predict better for it, but they are no longer the
         certified optimum. A number is the strength of the ridge: 1 shrinks as the penalty did,
-        and gives the certified fit again. True chooses it by five-fold cross-validation among
-        1, 0.3, 0.1, ..., 0.001, and `ridge_` says what was chosen. See Notes.
+        and gives the certified fit again (with ``penalty="nuclear"`` coefficients that differ from
+        it by several percent). True chooses it by five-fold cross-validation among 1, 0.3, 0.1,
+        ..., 0.001, and `ridge_` says what was chosen. See Notes.
     class_weight : dict or "balanced", optional
         Factors of the sample weights: ``{class: weight}``, 1 for classes left out; "balanced" gives
         all classes the same total weight. Not for multilabel targets.
@@ -379,8 +382,9 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
 
     over the tokens that the certified fit :math:`\hat Z` selected: for every output its own, or for
     all outputs, with norms over these (``penalty="token"``, and ``"nuclear"``, whose low rank is
-    not kept). :math:`\rho = 1` gives the certified fit again (with ``"nuclear"`` nearly). `beta_`,
-    `n_iter_` and `trace_` stay those of the certified fit.
+    not kept). :math:`\rho = 1` gives the certified fit again, except with ``"nuclear"``, whose
+    shrinkage differs between directions. `beta_`, `n_iter_` and `trace_` stay those of the
+    certified fit.
 
     Examples
     --------

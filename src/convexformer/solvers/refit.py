@@ -8,7 +8,7 @@ The penalty that selects tokens also shrinks their coefficients; this takes shri
 relaxed, or debiased, group lasso). It is *not* the certified optimum, which it moves away from.
 
 The ridge has the penalty's gradient at the solution, so that :math:`\rho = 1` gives the solution
-itself, and :math:`\rho \to 0` the fit without shrinkage; cross-validation can choose between.
+itself (but for the nuclear norm), and :math:`\rho \to 0` the fit without shrinkage; cross-validation can choose between.
 Norms and weights are those of the penalty: over outputs where these share tokens. For the nuclear
 norm the ridge shrinks a token's coefficients as much in all, but not in each direction.
 """
@@ -84,7 +84,7 @@ def refit(
 ) -> Refitted:
     """Minimise the loss over the cells of `solution` that are not zero, with a ridge.
 
-    Once `late` is true the refit stops, and `solution` is kept as it is: what a ridge of 1 gives.
+    Once `late` is true the refit stops, and `solution` is kept as it is, with a ridge of 1.
 
     Parameters
     ----------
@@ -92,7 +92,8 @@ def refit(
         That `solution` solves.
     solution : Solution
     ridge : float, optional
-        Strength, positive: 1 gives `solution` again. If omitted, :func:`choose_ridge`.
+        Strength, positive. 1 gives `solution` again, except for the nuclear norm: there the
+        coefficients move by several percent. If omitted, :func:`choose_ridge`.
     start : Solution or Refitted, optional
         Where to start from; `solution` if omitted.
     late : callable
