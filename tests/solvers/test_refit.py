@@ -187,16 +187,16 @@ def test_folds_have_equal_shares_of_classes_and_whole_sequences():
 @pytest.mark.parametrize("loss", LOSSES)
 def test_samples_without_weight_change_nothing(loss):
     """Neither which samples share a fold, nor what is lost on those held out."""
-    alone, where = problem_of(loss), 50
-    far = 1e4 * np.random.default_rng(3).normal(size=(1, n, d))
+    alone, where = problem_of(loss), [50, 50]
+    far = 1e4 * np.random.default_rng(3).normal(size=(n, d))
     problem = Problem(
-        TokenDesign(np.insert(X, where, far, axis=0)),
+        TokenDesign(np.insert(X, where, [far, -far], axis=0)),
         alone.loss,
         alone.penalty,
         np.insert(LOSSES[loss][1], where, LOSSES[loss][1][0], axis=0),
         np.insert(np.ones(N), where, 0.0),
     )
-    assert np.array_equal(np.delete(module._folds(problem), where), module._folds(alone))
+    assert np.array_equal(np.delete(module._folds(problem), [50, 51]), module._folds(alone))
     selected = solve(alone, 0.3 * alone.beta_max)
     found, expected = refit(problem, selected), refit(alone, selected)
     assert np.array_equal(found.ridge, expected.ridge)

@@ -8,7 +8,8 @@ The penalty that selects tokens also shrinks their coefficients; this takes shri
 relaxed, or debiased, group lasso). It is *not* the certified optimum, which it moves away from.
 
 The ridge has the penalty's gradient at the solution, so that :math:`\rho = 1` gives the solution
-itself (but for the nuclear norm), and :math:`\rho \to 0` the fit without shrinkage; cross-validation can choose between.
+itself (but for the nuclear norm), and :math:`\rho \to 0` the fit without shrinkage;
+cross-validation can choose between.
 Norms and weights are those of the penalty: over outputs where these share tokens. For the nuclear
 norm the ridge shrinks a token's coefficients as much in all, but not in each direction.
 """
