@@ -229,6 +229,20 @@ def test_systems_by_samples_and_by_columns_agree(loss, intercept, monkeypatch):
     assert_allclose(by_samples.intercept, by_columns.intercept, atol=1e-6)
 
 
+def test_a_squared_loss_has_one_quadratic_per_fold(monkeypatch):
+    problem, formed = problem_of("squared", sample_weight=WEIGHT), []
+    selected = solve(problem, 0.3 * problem.beta_max)
+    quadratic = Problem.quadratic
+
+    def counted(self, *args, **options):
+        formed.append(self)
+        return quadratic(self, *args, **options)
+
+    monkeypatch.setattr(Problem, "quadratic", counted)
+    refit(problem, selected)
+    assert len(formed) == len({id(one) for one in formed}) == module.FOLDS + 1
+
+
 def columns_of(problem, found, output=0):
     """The used tokens, and their columns in units in which the ridge is the same for all."""
     used = np.flatnonzero(np.any(found.Z[:, :, output], axis=1))

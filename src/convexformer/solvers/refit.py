@@ -34,6 +34,7 @@ from .solution import Iterate, Solution
 
 Array = NDArray[np.float64]
 Cells = NDArray[np.bool_]
+Memory = dict[object, Array]  # kernels by output, quadratics of squared losses by problem
 
 RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # strengths that cross-validation compares
 FOLDS = 5
@@ -120,7 +121,7 @@ def refit(
         check_stop()
         if ridge is None:
             ridge = choose_ridge(problem, solution)
-        Z, b, converged = _minimise(problem, ridge * strength, start or solution, TOL, [])
+        Z, b, converged = _minimise(problem, ridge * strength, start or solution, TOL, {})
         return Refitted(Z, b, solution, ridge * used, converged)
     return kept(solution, used)
 
@@ -151,13 +152,13 @@ def choose_ridge(problem: Problem, solution: Solution) -> float:
     folds = _training_parts(problem) if np.any(solution.Z) else []
     strength, targets = _shrinkage(problem, solution), problem.Y + problem.shift
     at: list[Solution] = [solution] * len(folds)
-    kernels: list[list[Array]] = []
+    memory: Memory = {}
     best, least = RIDGES[0], np.inf
     for ridge in RIDGES:
         held_out_loss = 0.0
         for k, part in enumerate(folds):
             share = part.weight.sum() / problem.weight.sum()
-            Z, b, _ = _minimise(part, ridge * share * strength, at[k], FOLD_TOL, kernels)
+            Z, b, _ = _minimise(part, ridge * share * strength, at[k], FOLD_TOL, memory)
             at[k] = replace(solution, Z=Z, intercept=b)
             out = problem.weight > part.weight  # held out, and of weight
             value = problem.loss.value(part.predict(Z, b)[out], targets[out])
@@ -223,7 +224,7 @@ def _minimise(
     strength: Array,
     start: Solution | Refitted,
     tol: float,
-    kernels: list[list[Array]],
+    memory: Memory,
 ) -> tuple[Array, Array, bool]:
     """Coefficients, intercept, and whether they proved to be at the minimum."""
     c = problem.n_outputs
@@ -233,9 +234,8 @@ def _minimise(
         parts = [(problem.output(j), np.array([j])) for j in range(c)]
     first = np.where(strength[:, None] > 0, start.Z, 0.0)
     Z, b, converged = np.zeros(problem.shape), np.zeros(c), True
-    kernels += [[] for _ in parts[len(kernels) :]]
-    for (part, outputs), kernel in zip(parts, kernels, strict=True):
-        found = _Ridge.of(part, strength[:, outputs], kernel)
+    for part, outputs in parts:
+        found = _Ridge.of(part, strength[:, outputs], int(outputs[0]), memory)
         at, reached = found.minimise(first[:, :, outputs], start.intercept[outputs], tol)
         Z[:, :, outputs], b[outputs] = at.Z, part.outer_intercept(at.Z, at.b)
         converged = converged and reached
@@ -250,12 +250,14 @@ class _Ridge:
     groups: Groups
     cells: Cells  # (groups, c), which of them are chosen
     strength: Array  # (groups, 1, c), of the ridge; 0 where not chosen
-    kernel: list[Array]  # once it is known; problems that differ in weights alone share it
+    output: int  # the first one; problems of the same outputs differ in weights alone
+    memory: Memory
 
     @classmethod
-    def of(cls, problem: Problem, strength: Array, kernel: list[Array]) -> Self:
+    def of(cls, problem: Problem, strength: Array, output: int, memory: Memory) -> Self:
         groups = np.flatnonzero(np.any(strength, axis=1))
-        return cls(problem, groups, strength[groups] > 0, strength[groups, None], kernel)
+        cells = strength[groups] > 0
+        return cls(problem, groups, cells, strength[groups, None], output, memory)
 
     def minimise(self, Z: Array, intercept: Array, tol: float) -> tuple[Iterate, bool]:
         """Newton's method from `Z`, and whether it proved to have come to the minimum."""
@@ -316,7 +318,7 @@ class _Ridge:
             return self._by_samples(gradient, at, damping)
         if unknowns > MOST_UNKNOWNS:
             return self._by_iteration(gradient, at, damping)
-        (Q,) = self.problem.quadratic(self.groups, at.F, damping, self.cells)
+        Q = self._quadratic(at, damping)
         if not joint:
             return self._by_pattern(Q, gradient)
         z = np.zeros_like(gradient).transpose(0, 2, 1)  # one system: (group, output, channel)
@@ -325,6 +327,15 @@ class _Ridge:
         found = _solve(Q, scale[self.cells].ravel(), g.reshape(-1, 1))
         z[self.cells] = found.reshape(g.shape)
         return z.transpose(0, 2, 1)
+
+    def _quadratic(self, at: Iterate, damping: float) -> Array:
+        """Hessian of the loss; of a squared loss it is always the same, and formed once."""
+        Q = self.memory.get(self.problem)
+        if Q is None:
+            (Q,) = self.problem.quadratic(self.groups, at.F, damping, self.cells)
+            if self.problem.loss.quadratic:
+                self.memory[self.problem] = Q
+        return Q
 
     def _by_pattern(self, Q: Array, gradient: Array) -> Array:
         """One factorisation for all outputs that have the same ridge, on the same groups."""
@@ -350,23 +361,24 @@ class _Ridge:
         root = np.sqrt(W[used, 0])
         mean = root / np.linalg.norm(root) if self.problem.intercept else np.zeros_like(root)
         S = self._kernel()[np.ix_(used, used)]
-        S *= root[:, None] * (root / self.strength[0, 0, 0])
-        S -= np.outer(mean, mean @ S)  # the intercept eliminated, on both sides
-        S -= np.outer(S @ mean, mean)
+        S *= (root / self.strength[0, 0, 0])[:, None]
+        S *= root
         direct = gradient / self.strength
         v = root * design.predict(direct, self.groups)[used, 0]
-        v = _solve(S, np.ones(len(S)), (v - mean * (mean @ v))[:, None])[:, 0]
+        v, along = _solve(S, np.ones(len(S)), np.column_stack([v, mean])).T
+        if self.problem.intercept:  # the intercept is at its best where mean @ v is zero
+            v = v - along * ((mean @ v) / (mean @ along))
         V = np.zeros_like(W)
-        V[used, 0] = root * (v - mean * (mean @ v))
+        V[used, 0] = root * v
         return direct - design.correlate(V, self.groups) / self.strength
 
     def _kernel(self) -> Array:
         """Inner products of samples under the ridge, times its strength for the first group."""
         strength = self.strength[:, 0, 0]
-        if not self.kernel:
-            eta = strength[0] / strength
-            self.kernel.append(self.problem.design.kernel(self.groups, eta, self.problem.center))
-        return self.kernel[0]
+        if self.output not in self.memory:
+            eta, center = strength[0] / strength, self.problem.center
+            self.memory[self.output] = self.problem.design.kernel(self.groups, eta, center)
+        return self.memory[self.output]
 
     def _by_iteration(self, gradient: Array, at: Iterate, damping: float) -> Array:
         problem, shape = self.problem, gradient.shape
@@ -401,4 +413,5 @@ def _solve(Q: Array, ridge: Array, g: Array) -> Array:
     if not len(Q):
         return g
     Q[np.diag_indices_from(Q)] += ridge
-    return np.asarray(cho_solve(cho_factor(Q, lower=True, overwrite_a=True), g))
+    factor = cho_factor(Q.T, overwrite_a=True)  # LAPACK's order of the lower half, without a copy
+    return np.asarray(cho_solve(factor, g))
