@@ -178,7 +178,6 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         self
         """
         start = time.perf_counter()
-        start = time.perf_counter()
         self._check_parameters()
         X, mask = self._read_tokens(X, mask, reset=True)
         Y = self._read_targets(y, X.shape[:2], mask)
