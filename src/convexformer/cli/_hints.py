@@ -27,6 +27,10 @@ HINTS = (
     (r"\bcv=(\d+) needs", r"--cv \1 needs"),
     (r"Use fewer folds, or a stratified splitter\.", "Use fewer folds with --cv."),
     (
+        r"Raise max_time if you set it, or pass a number as refit \(.*?\)\.",
+        "Raise --max-time if you set it.",
+    ),
+    (
         r"Use a stronger ridge, refit=\.\.\., or scale X \(TokenScaler\)\.",
         f"To mend that, {SCALE}.",
     ),

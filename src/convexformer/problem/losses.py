@@ -333,9 +333,7 @@ class Softmax(Loss):
     def check_targets(self, Y: Array, weight: Array, intercept: bool) -> None:
         one_hot = np.all((Y == 0) | (Y == 1)) and np.all(Y.sum(axis=1) == 1)
         if not one_hot:
-            raise ValueError(
-                "Softmax targets must be one-hot rows: 1 for the class, else 0."
-            )
+            raise ValueError("Softmax targets must be one-hot rows: 1 for the class, else 0.")
         mass = weight @ Y
         if intercept and np.any(mass == 0):
             raise ValueError(
