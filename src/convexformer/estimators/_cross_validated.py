@@ -116,7 +116,8 @@ class CrossValidated(ConvexAttention, Persistent):
         folds = splitter.get_n_splits()
         if folds > most:
             raise ValueError(
-                f"cv={folds} needs at least {folds} {what}, and there are {most}. Use fewer folds."
+                f"cv={folds} needs at least {folds} {what}, and there are {most} "
+                f"(n_samples={len(data.samples)}). Use fewer folds."
             )
 
     def _route(
