@@ -331,7 +331,7 @@ def snapshot(folder):
         ("fit short.npz --target y --out m.st", "inconsistent lengths"),
         ("fit flat.npz --target y --out m.st", "X must be 3-D"),
         ("fit one.npz --target y --out m.st --task classification", "one value only"),
-        ("fit words.npz --target y --out m.st", "could not convert string"),
+        ("fit words.npz --target y --out m.st", "X must hold numbers, got text"),
         ("path data.npz --target y --out old.csv", "old.csv exists; use --force"),
         ("path data.npz --target y --out p.docx", "should end in .csv, .json"),
         ("path data.npz --target y --out old", "old is a file; give the name of a folder"),

@@ -240,7 +240,7 @@ class CrossValidated(ConvexAttention, Persistent):
             f"tokens on one scale (TokenScaler, or token_weights){choice}, or add samples; or else "
             "these tokens do not tell y.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def _final_fit(self, data: TrainingData) -> Solution | Refitted:
