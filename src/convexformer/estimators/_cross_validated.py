@@ -117,7 +117,7 @@ class CrossValidated(ConvexAttention, Persistent):
         if folds > most:
             raise ValueError(
                 f"cv={folds} needs at least {folds} {what}, and there are {most} "
-                f"(n_samples={len(data.samples)}). Use fewer folds."
+                f"(n_samples = {len(data.samples)}). Use fewer folds."
             )
 
     def _route(
