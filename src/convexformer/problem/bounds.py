@@ -295,7 +295,9 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
     low, high = problem.bounds
     if not problem.loss.quadratic:  # whose dual points are free
         low, high = low * (1 - 4 * UNIT), high * (1 - 4 * UNIT)
-        V = np.where((low > V) | (high < V), np.trunc(np.clip(V, low, high) / grid) * grid, V)
+        outside = (low > V) | (high < V)
+        if outside.any():
+            V = np.where(outside, np.trunc(np.clip(V, low, high) / grid) * grid, V)
     if problem.loss.joint:
         V = _rows_to_zero(problem.Y, V, low, high, grid)
     if problem.intercept:
@@ -308,13 +310,11 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
 
 def _rows_to_zero(Y: Array, V: Array, low: Array, high: Array, grid: Array) -> Array:
     """Give each sample's own class what its other classes leave."""
-    rows, own = np.arange(len(Y)), np.argmax(Y, axis=1)
-    V[rows, own] = 0.0
-    rest = V.sum(axis=1)
-    ceiling, floor = high[rows, own], low[rows, own]
-    outside = (-rest > ceiling) | (-rest < floor)
+    own = Y > 0
+    others = np.where(own, 0.0, V)
+    V = np.where(own, -others.sum(axis=1, keepdims=True), others)
+    outside = ((low > V) | (high < V)).any(axis=1)
     V[outside] = 0.0  # always allowed; rounding alone leads here
-    V[rows, own] = -V.sum(axis=1)
     return V
 
 

@@ -177,7 +177,8 @@ class Dual(ScoredLoss):
         lower, upper = (np.broadcast_to(end, self.Y.shape) for end in self.loss.bounds(self.Y))
         # 0 * inf: a sample without weight has no dual point but zero
         with np.errstate(invalid="ignore"):
-            return np.where(a > 0, a * lower, 0.0), np.where(a > 0, a * upper, 0.0)
+            low, high = (np.where(a > 0, a * end, 0.0) for end in (lower, upper))
+        return np.asarray(low, order=self.loss.order), np.asarray(high, order=self.loss.order)
 
     def _drawn_inside(self, V: Array) -> Array:
         """Move `V` within bounds, towards a balanced point that is inside."""
