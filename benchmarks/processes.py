@@ -45,10 +45,12 @@ class Process:
         What every library of threads is told.
     cold : bool
         Time the first call as it comes, with what it compiles.
+    root : Path
+        The tree whose package and worker are run: this one, or that of another commit.
     """
 
-    def __init__(self, name: str, threads: int = 1, cold: bool = False) -> None:
-        self.name, self.threads, self.cold = name, threads, cold
+    def __init__(self, name: str, threads: int = 1, cold: bool = False, root: Path = ROOT) -> None:
+        self.name, self.threads, self.cold, self.root = name, threads, cold, root
         self.module = contestant(name)
         self.loading, self.versions = 0.0, {}  # type: float, dict[str, str]
         self._child: subprocess.Popen[str] | None = None
@@ -130,8 +132,13 @@ class Process:
         one = {f"{library}_NUM_THREADS": str(self.threads) for library in THREADS}
         self._child = subprocess.Popen(
             [str(interpreter(self.module.ENVIRONMENT)), "-m", "benchmarks.worker", self.name],
-            cwd=ROOT,
-            env={**os.environ, **one, "PYTHONWARNINGS": "ignore"},
+            cwd=self.root,
+            env={
+                **os.environ,
+                **one,
+                "PYTHONWARNINGS": "ignore",
+                "PYTHONPATH": str(self.root / "src"),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
