@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 UNIT = 2.0**-53  # largest relative error of one rounding
 VALUE_UNITS = 64.0  # of rounding, relative, in a loss or a norm that was computed at given numbers
 SVD_UNITS = 64.0  # of rounding per row and column, in singular values relative to the largest
-SAME_DUAL_POINT = 1e-12  # relative distance of dual points whose correlations serve for each other
+SAME_DUAL_POINT = 4 * UNIT  # relative distance, per sample, within which correlations are shared
 SMALLEST = 1e-300  # objective below which products may have left the range of float64
 GRID_BITS = 52  # a sum of multiples of 2**-52 times the sum of their sizes is exact
 
@@ -91,7 +91,7 @@ class PlainProducts:
         if self._known is not None:
             near, M = self._known
             off = (1 + 4 * UNIT) * safe_norm(V - near, axis=0)
-            if (off <= SAME_DUAL_POINT * size).all():
+            if (off <= SAME_DUAL_POINT * len(V) * size).all():
                 return Bounded(M, self.norm * (2 * error + off))
         return Bounded(self.design.correlate(V), self.norm * error)
 
@@ -287,6 +287,8 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
 
     None where the conjugate's domain leaves no room for it.
     """
+    if problem.loss.quadratic and not problem.intercept:  # any dual point will do
+        return V
     size = np.abs(V).sum(axis=0)
     if problem.loss.joint:
         size = size.max(keepdims=True)
