@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
+from experiments.drop_in import experiment as drop_in
+from experiments.drop_in.__main__ import EXPERIMENT
+from experiments.drop_in.experiment import MODELS, count, limit, verdict
+from experiments.lab import Ledger
 
-from convexformer.cli import app
 from convexformer.datasets import TokenDataset
-from convexformer.experiments import drop_in
-from convexformer.experiments.drop_in_models import MODELS, count, limit
-from convexformer.experiments.drop_in_page import findings, render
 from convexformer.nn import ProximalAdam
 
 SHAPES = {"hla": ((9, 20), 2), "splice": ((60, 4), 3), "motion": ((8, 6), 7)}
@@ -73,12 +72,12 @@ def test_the_group_lasso_makes_groups_zero():
 def test_jobs_resume_and_results_follow_from_them(small, tmp_path):
     begun = []
     report = lambda done, what: begun.append(what)
-    first = drop_in.run(tmp_path, ("toy",), max_minutes=0, report=report)
+    first = drop_in.run(Ledger(tmp_path, max_minutes=0, report=report))
     assert not first["complete"] and not begun and first["datasets"] == {}
-    results = drop_in.run(tmp_path, ("toy",), report=report)
+    results = drop_in.run(Ledger(tmp_path, report=report))
     assert results["complete"] and len(begun) == len(drop_in.SEEDS) * len(small)
     lines = [json.loads(line) for line in (tmp_path / "jobs.jsonl").read_text().splitlines()]
-    assert drop_in.run(tmp_path, ("toy",), report=report) == results
+    assert drop_in.run(Ledger(tmp_path, report=report)) == results
     assert len(begun) == len(lines)  # nothing was run again
     for name, cell in results["datasets"]["toy"].items():
         mine = [line for line in lines if line["model"] == name]
@@ -87,7 +86,6 @@ def test_jobs_resume_and_results_follow_from_them(small, tmp_path):
         for line in mine:
             chosen = int(np.argmax(line["validation_scores"]))
             assert line["config"] == small[name].grid[chosen]
-    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
 
 
 def cell(scores, seconds, steps=10, zero=0.0):
@@ -107,38 +105,23 @@ def cell(scores, seconds, steps=10, zero=0.0):
 
 
 def made_up(**cells):
-    return drop_in.summarise([], complete=True) | {"date": "today", "datasets": {"toy": cells}}
+    header = {"date": "today", "environments": []}
+    return EXPERIMENT.text(drop_in.summarise([]) | header | {"datasets": {"hla": cells}})
 
 
-def test_findings_say_who_is_ahead():
+def test_the_page_says_who_is_ahead():
     rows = {
         "gated": cell([0.7, 0.8], 1.0),
         "sparse": cell([0.8, 0.9], 2.0, zero=0.25),
         "standard": cell([0.75, 0.85], 8.0, 40),
         "perceptron": cell([0.9, 0.8], 4.0, 20),
     }
-    gated, sparse, control = findings(made_up(**rows))
+    page = made_up(**rows)
+    gated, sparse, control = (line for line in page.splitlines() if line.startswith("- hla: "))
     assert "gated layer 0.750 ± 0.010, transformer 0.800 ± 0.010 (accuracy)" in gated
     assert "behind on all 2 parts" in gated and "ahead on 1 of 2 parts" in control
     assert "ahead on all 2 parts, with 0.25 times its seconds and 0.25 times its steps" in sparse
-    rows["gated"] |= {"seeds": [1, 2]}  # parts are paired by what they are, not by their place
-    assert "behind on all 1 parts" in findings(made_up(**rows))[0]
-    rows["gated"] |= {"seeds": [2, 3]}
-    assert "no part that both have" in findings(made_up(**rows))[0]
-    del rows["standard"]
-    assert findings(made_up(**rows)) == []  # nothing to compare with yet
-    page = render(made_up(**rows))
-    assert "25% of groups zero" in page and "Not all jobs" not in page
-    assert "Not all jobs" in render(made_up(**rows) | {"complete": False})
-
-
-def test_command(small, tmp_path):
-    page = tmp_path / "page.md"
-    arguments = ["reproduce", "drop-in", "--out", str(tmp_path), "--page", str(page)]
-    shown = CliRunner().invoke(app, arguments)
-    assert shown.exit_code == 0, shown.output
-    assert "gated layer" in shown.stdout and "## toy" in page.read_text()
-    told = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
-    assert told["complete"] and set(told["datasets"]["toy"]) == set(small)
-    wrong = CliRunner().invoke(app, ["reproduce", "drop-in", "--dataset", "mnist"])
-    assert wrong.exit_code != 0 and "no data set mnist" in wrong.output
+    assert "25% of groups zero" in page
+    # Parts are paired by what they are, not by their place.
+    rows["gated"] |= {"seeds": [1, 2]}
+    assert verdict(rows["gated"], rows["standard"]) == "behind on all 1 parts"

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from experiments.equivalence import experiment as equivalence
+from experiments.equivalence.__main__ import EXPERIMENT
+from experiments.equivalence.experiment import CLOSE, OPTIMIZERS, Settings, run, select
+from experiments.equivalence.figure import LOW, draw
+from experiments.equivalence.problems import CASES
+from experiments.lab import Ledger
 from matplotlib import pyplot as plt
-
-from convexformer.experiments import equivalence
-from convexformer.experiments.equivalence import CLOSE, OPTIMIZERS, Settings, run, select
-from convexformer.experiments.equivalence_figure import LOW, draw
-from convexformer.experiments.equivalence_page import findings, render
-from convexformer.experiments.equivalence_problems import CASES
 
 NAME = "token-output-1"
 TINY = Settings(starts=20, steps=400)
@@ -25,7 +25,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    return run(folder, [NAME], TINY)
+    return run(Ledger(folder), [NAME], TINY)
+
+
+def run_alone(job):
+    return job.key | job.run(Path("nowhere"))
 
 
 # The problems -----------------------------------------------------------------------------------
@@ -36,7 +40,9 @@ def test_every_problem_has_a_proven_floor_and_networks_of_its_size(name):
     case = CASES[name]()
     assert case.name == name
     assert case.certificate.relative_gap <= 1e-7
-    assert case.sweep[0] == 1 and case.sweep[-1] == 2 * case.enough and case.enough in case.sweep
+    sweep = case.heads()
+    assert sweep[0] == 1 and sweep[-1] == 2 * case.enough and case.enough in sweep
+    assert set(case.heads(quick=True)) == {1, case.enough, 2 * case.enough} <= set(sweep)
     for heads in (1, case.enough):
         network = case.make(heads)
         assert not network.is_convex and len(network.theta) == heads
@@ -69,7 +75,7 @@ def test_an_objective_below_the_floor_would_be_seen(monkeypatch):
     case = CASES[NAME]()
     raised = type(case.certificate)(50.0, 50.0, case.beta, case.certificate.beta_max)
     lifted = type(case)(**{**vars(case), "certificate": raised})
-    record = equivalence.run_job(equivalence.Job(lifted, "adam", 8, TINY))
+    record = run_alone(equivalence.Job(lifted, "adam", 8, TINY))
     assert record["below"] > 0 and min(record["lowest"]) < -0.1
     assert equivalence.row(record)["below"] == record["below"]
 
@@ -92,10 +98,10 @@ def test_a_record_holds_what_happened(folder):
 def test_training_leaves_the_random_numbers_and_threads_of_others_alone():
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
     job = equivalence.Job(CASES[NAME](), "sgd", 1, Settings(starts=2, steps=3))
-    first = equivalence.run_job(job)
+    first = run_alone(job)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.get_num_threads() == threads
-    assert equivalence.run_job(job)["lowest"] == first["lowest"]
+    assert run_alone(job)["lowest"] == first["lowest"]
 
 
 # Files ------------------------------------------------------------------------------------------
@@ -103,42 +109,39 @@ def test_training_leaves_the_random_numbers_and_threads_of_others_alone():
 
 def test_finished_jobs_are_not_run_again(folder, results, monkeypatch):
     jobs = (folder / "jobs.jsonl").read_text()
-    monkeypatch.setattr(equivalence, "run_job", lambda job: pytest.fail(f"{job} was run again"))
-    told = []
-    assert run(folder, [NAME], TINY, report=lambda *words: told.append(words)) == results
+    again = lambda job, folder: pytest.fail(f"{job} was run again")
+    monkeypatch.setattr(equivalence.Job, "run", again)
+    assert run(Ledger(folder), [NAME], TINY) == results
     assert (folder / "jobs.jsonl").read_text() == jobs
-    assert told == [(8, 8, "done")]
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    settings, real, ran = Settings(starts=2, steps=2, quick=True), equivalence.run_job, []
+    settings, real, ran = Settings(starts=2, steps=2, quick=True), equivalence.Job.run, []
 
-    def stop_at_third(job):
+    def stop_at_third(job, folder):
         if len(ran) == 2:
             raise KeyboardInterrupt
         ran.append(job)
-        return real(job)
+        return real(job, folder)
 
-    monkeypatch.setattr(equivalence, "run_job", stop_at_third)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, [NAME], settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(equivalence.Job, "run", stop_at_third)
+        with pytest.raises(KeyboardInterrupt):
+            run(Ledger(tmp_path), [NAME], settings)
     kept = (tmp_path / "jobs.jsonl").read_text()
     assert kept.count("\n") == 2
-    monkeypatch.setattr(equivalence, "run_job", real)
-    results = run(tmp_path, [NAME], settings)
+    results = run(Ledger(tmp_path), [NAME], settings)
     assert len(results["rows"]) == 6 and (tmp_path / "jobs.jsonl").read_text().startswith(kept)
     # Jobs of other settings are other jobs.
-    run(tmp_path, [NAME], Settings(starts=2, steps=2, quick=True, seed=1))
+    run(Ledger(tmp_path), [NAME], Settings(starts=2, steps=2, quick=True, seed=1))
     assert (tmp_path / "jobs.jsonl").read_text().count("\n") == 12
 
 
-def test_the_figure_is_drawn_from_the_file(folder, results):
-    stored = json.loads((folder / "results.json").read_text())
-    assert stored == results
-    figure = draw(stored)
+def test_the_figure_shows_the_records(results):
+    figure = draw(results)
     try:
         assert len(figure.axes) == len(OPTIMIZERS)
-        record = stored["records"][0]
+        record = results["records"][0]
         lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
         assert len(lines) == 8  # best and median, for four numbers of heads
         best = np.log10(np.maximum(record["heights"]["min"], LOW))
@@ -149,17 +152,17 @@ def test_the_figure_is_drawn_from_the_file(folder, results):
         plt.close(figure)
 
 
-def test_findings_follow_the_numbers(results):
-    told = findings(results)
-    assert told[0].startswith("0 of 160 runs went below")
-    assert "the best of 80 runs stayed 0.22 above" in told[1]
-    assert len(told) == 3
+def test_the_page_follows_the_numbers(results):
+    page = EXPERIMENT.text(results)
+    assert "- 0 of 160 runs went below" in page
+    assert "the best of 80 runs stayed 0.22 above" in page and "so near" not in page
+    assert f"by `make equivalence` from `results.json`, last run {results['date']} UTC" in page
     worse = json.loads(json.dumps(results))
     row = select(worse, heads=8, optimizer="sgd")[0]
     row |= {"close": 0.0, "best": 0.5, "below": 2}
-    told = findings(worse)
-    assert told[0].startswith("2 of 160") and len(told) == 4
-    assert told[3].startswith("token-output, 1 output: SGD, 8 heads: no start came so near")
+    page = EXPERIMENT.text(worse)
+    assert "- 2 of 160" in page
+    assert "- token-output, 1 output: SGD, 8 heads: no start came so near, the best" in page
 
 
 # What is published ------------------------------------------------------------------------------
@@ -172,14 +175,11 @@ def root():
 
 @pytest.fixture(scope="module")
 def published(root):
-    return json.loads((root / "benchmarks/equivalence/results.json").read_text())
+    return json.loads((root / "experiments/equivalence/results.json").read_text())
 
 
-def test_the_committed_page_follows_from_the_committed_results(root, published):
-    page = (root / "docs/equivalence.md").read_text()
-    assert page == render(published)
-    assert (root / "docs/figures/equivalence.png").exists()
-    lines = (root / "benchmarks/equivalence/jobs.jsonl").read_text().splitlines()
+def test_the_committed_results_follow_from_the_committed_jobs(root, published):
+    lines = (root / "experiments/equivalence/jobs.jsonl").read_text().splitlines()
     lowest = [json.loads(line)["lowest"] for line in lines]
     assert lowest == [record["lowest"] for record in published["records"]]
 

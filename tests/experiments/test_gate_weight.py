@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.gate_weight import experiment as gate_weight
+from experiments.gate_weight.__main__ import EXPERIMENT, main
+from experiments.gate_weight.experiment import below, preferred
+from experiments.lab import Ledger
+from experiments.predictive.experiment import split
 
 from convexformer import ConvexTransformerClassifier
 from convexformer.datasets import TokenDataset, motion
-from convexformer.experiments import gate_weight
-from convexformer.experiments.gate_weight_page import below, preferred, render, summarise
-from convexformer.experiments.predictive import split
 
 
 def toy():
@@ -34,35 +36,39 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(gate_weight, "SETTINGS", ((80, None), (80, 0.1)))
     monkeypatch.setattr(gate_weight, "WEIGHTS", (1.0, 2.0))
     monkeypatch.setattr(gate_weight, "BETAS", (0.3, 0.1))
+    monkeypatch.setattr(gate_weight, "SEEDS", (0,))
     monkeypatch.delenv(gate_weight.VARIABLE, raising=False)
-    return ["--out", str(tmp_path / "out"), "--page", str(tmp_path / "page.md")]
 
 
-def test_a_run_is_resumed_and_makes_its_page(small, tmp_path, capsys):
-    assert gate_weight.main([*small, "--seeds", "0"]) == 0
-    assert "CONVEXFORMER_ALLELES is not set" in capsys.readouterr().out
-    assert gate_weight.main([*small, "--seeds", "0", "1"]) == 0
-    assert capsys.readouterr().out.count("toy") == 2  # the second seed alone
-    results = json.loads((tmp_path / "out/results.json").read_text())
+def test_a_run_is_resumed_and_makes_its_page(small, tmp_path, monkeypatch, capsys):
+    first = gate_weight.run(Ledger(tmp_path))
+    assert not first["complete"]  # alleles are not there
+    monkeypatch.setattr(gate_weight, "SEEDS", (0, 1))
+    assert main(["--out", str(tmp_path)]) == 1
+    assert (tmp_path / "jobs.jsonl").read_text().count("\n") == 4
+    shown = capsys.readouterr()
+    assert shown.err.count("jobs done; toy") == 2  # the second seed alone
+    assert "CONVEXFORMER_ALLELES is not set" in shown.out
+    results = json.loads((tmp_path / "results.json").read_text())
     assert [(cell["beta"], cell["seeds"]) for cell in results["cells"]] == [
         (None, [0, 1]),
         (0.1, [0, 1]),
     ]
-    page = (tmp_path / "page.md").read_text()
-    assert page == render(results)
+    page = (tmp_path / "gate-weight.md").read_text()
+    assert page == EXPERIMENT.text(results)
     assert "| toy | 80 | chosen | 2 |" in page and "| toy | 80 | 0.1 | 2 |" in page
     assert "Alleles" not in page
 
 
 def test_the_figures_are_those_of_the_models(small):
-    job = gate_weight.run_job(toy(), 80, 0.1, seed=1)
+    job = gate_weight.compare(toy(), 80, 0.1, seed=1)
     rows, test = gate_weight.training_rows(toy(), 80, 1), split(toy(), 1).test
     X = gate_weight.tokens_for(toy(), gate_weight.CONTESTANTS["attention"], rows)
     model = ConvexTransformerClassifier(0.1, gate_weight=2.0, random_state=1, tol=1e-4)
     model.fit(X[rows], toy().y[rows])
     assert job["models"]["2"]["test"] == pytest.approx(model.score(X[test], toy().y[test]))
     assert job["models"]["plain"]["test"] < job["models"]["1"]["test"]
-    cell = summarise([job | {"date": "", "environment": {}}])["cells"][0]
+    cell = gate_weight.summarise([gate_weight.Job("toy", 80, 0.1, 1).key | job])["cells"][0]
     expected = job["models"]["2"]["test"] - job["models"]["plain"]["test"]
     assert cell["test"]["2"] == {"mean": pytest.approx(expected), "standard_error": None}
 
@@ -105,12 +111,10 @@ def test_the_page_marks_what_is_below():
 
 
 def test_the_default_is_what_the_published_figures_say():
-    published = Path(__file__).parents[2] / "benchmarks/gate_weight/results.json"
+    published = Path(__file__).parents[2] / "experiments/gate_weight/results.json"
     results = json.loads(published.read_text())
     default = f"{ConvexTransformerClassifier().gate_weight:g}"
     assert preferred(results) == default
     package = [cell for cell in results["cells"] if ":" not in cell["dataset"]]
     assert {cell["dataset"] for cell in package} == {*gate_weight.DATASETS}
     assert not any(below(cell["test"][default]) for cell in package)
-    page = Path(__file__).parents[2] / "docs/gate-weight.md"
-    assert page.read_text() == render(results)

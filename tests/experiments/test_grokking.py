@@ -6,22 +6,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
-
-from convexformer.experiments import grokking, grokking_jobs, grokking_studies, grokking_timing
-from convexformer.experiments.grokking import Settings, rows
-from convexformer.experiments.grokking_jobs import Job, Recipe, describe, learnt, run_job
-from convexformer.experiments.grokking_ledger import Ledger, OutOfTime
-from convexformer.experiments.grokking_models import (
+from experiments.grokking import experiment as grokking
+from experiments.grokking import jobs as grokking_jobs
+from experiments.grokking.experiment import CONTESTANTS, SEARCH, TimingJob, gates_within, rows
+from experiments.grokking.jobs import Job, Recipe, describe, learnt
+from experiments.grokking.models import (
     KINDS,
     MLP,
     Block,
+    Grokfast,
+    OrthoGrad,
     StandardTransformer,
     make_model,
+    make_optimizer,
 )
-from convexformer.experiments.grokking_optimizers import Grokfast, OrthoGrad, make_optimizer
-from convexformer.experiments.grokking_studies import CONTESTANTS, SEARCH, gates_within
-from convexformer.experiments.grokking_timing import TimingJob
+from experiments.lab import Ledger, OutOfTime
+from torch import nn
+from torch.nn.functional import one_hot
 
 TINY = Recipe("mlp", options={"dim": 4, "width": 8})
 
@@ -41,7 +42,7 @@ def test_every_network_scores_every_answer_and_sees_both_numbers(kind):
     torch.manual_seed(0)
     model = make_model(kind, 7)
     tokens = torch.tensor([[1, 7, 2, 8], [1, 7, 3, 8], [4, 7, 2, 8]])
-    F = model(tokens)
+    F = model(one_hot(tokens, 9).float() if kind == "gated-one-hot" else tokens)
     assert F.shape == (3, 7)
     assert not torch.allclose(F[0], F[1]) and not torch.allclose(F[0], F[2])
 
@@ -68,9 +69,9 @@ def test_contestants_of_equal_depth_and_parameters():
     wide = CONTESTANTS["power-wide"].options
     sizes = [size("gated", n_layers=n) for n in (1, 2, 4)] + [size("mlp"), size("power", **wide)]
     assert max(sizes) / min(sizes) < 1.08
-    for budget in grokking_studies.BUDGETS:
+    for budget in grokking.BUDGETS:
         for layers in (1, 2):
-            shapes = grokking_studies.shapes_within(budget, layers)(Recipe("gated"))
+            shapes = grokking.shapes_within(budget, layers)(Recipe("gated"))
             assert len(shapes) == 3
             for recipe in shapes:
                 assert 0.75 * budget < size("gated", **recipe.options) <= budget
@@ -169,25 +170,25 @@ def test_a_recipe_is_chosen_for_settling_first_and_then_for_height():
         return {"recipe": {"model": "mlp", "lr": lr}, "settled": settled, "best": best}
 
     slow, quick, low = record(1, 500, 1.0), record(2, 300, 1.0), record(3, None, 0.4)
-    assert grokking_studies.choose([slow, quick, low]).lr == 2
-    assert grokking_studies.choose([low, record(4, None, 0.6)]).lr == 4
+    assert grokking.choose([slow, quick, low]).lr == 2
+    assert grokking.choose([low, record(4, None, 0.6)]).lr == 4
 
 
 def test_every_contestant_is_searched_by_the_same_rule():
     searched = [c for c in CONTESTANTS.values() if c.fixed is None]
-    assert all(c.search[:2] == SEARCH[:2] for c in searched) and len(searched) == 12
+    assert all(tuple(c.search[:2]) == SEARCH[:2] for c in searched) and len(searched) == 12
     assert [c.label for c in CONTESTANTS.values() if c.fixed] == [
         "standard block, Power et al.'s recipe",
         "the paper's block, Power et al.'s recipe",
         "standard block, no weight decay",
         "standard block, Power et al.'s recipe with Grokfast",
     ]
-    assert [len(line(CONTESTANTS["prox"].start)) for line in SEARCH] == [6, 5, 6]
+    assert [len(line(CONTESTANTS["prox"].start)) for line in CONTESTANTS["prox"].lines] == [6, 5, 6]
 
 
 def test_thinned_curves_keep_their_last_point():
     long = [p | {"test_loss": 1.0} for p in curve(*[0.1] * 250, 0.9)]
-    kept = grokking_jobs.columns(long)
+    kept = grokking_jobs.thinned(long)
     assert kept["step"][-1] == 6250 and kept["test_accuracy"][-1] == 0.9
     assert 100 < len(kept["step"]) < 140
 
@@ -197,12 +198,12 @@ def test_thinned_curves_keep_their_last_point():
 
 def test_a_job_is_told_whole_and_leaves_no_checkpoint(tmp_path):
     job = Job("contest", "mlp", TINY, seed=1, steps=60, modulus=7)
-    record = run_job(job, tmp_path)
+    record = job.run(tmp_path)
     assert json.loads(json.dumps(record)) == record
     assert record["curve"]["step"] == [0, 25, 50] and record["last_step"] == 50
-    assert record["parameters"] == 9 * 4 + 17 * 8 + 9 * 7 and record["seed"] == 1
+    assert record["parameters"] == 9 * 4 + 17 * 8 + 9 * 7 and job.key["seed"] == 1
     assert list(tmp_path.iterdir()) == []
-    again = run_job(job, tmp_path)
+    again = job.run(tmp_path)
     assert again["curve"] == record["curve"]
 
 
@@ -217,11 +218,11 @@ def test_tuning_never_sees_the_test_half(monkeypatch, tmp_path):
     monkeypatch.setattr(Job, "run", run)
     ledger = Ledger(tmp_path)
     for name in CONTESTANTS:
-        recipe = grokking_studies.recipe_for(ledger, name)
-        ledger.do_all(grokking_studies.contest_jobs(name, recipe, 5))
-    ledger.do_all(grokking_studies.ablation_jobs(recipe))
-    best = grokking_studies.depth_recipe(ledger, 2, 60_000)
-    ledger.do_all(grokking_studies.depth_jobs(2, 60_000, best, 5))
+        recipe = grokking.recipe_for(ledger, name)
+        ledger.do_all(grokking.contest_jobs(name, recipe))
+    ledger.do_all(grokking.ablation_jobs(recipe))
+    best = grokking.depth_recipe(ledger, 2, 60_000)
+    ledger.do_all(grokking.depth_jobs(2, 60_000, best))
 
     def parts(tuning):
         chosen = [job for job in jobs if job.tuning == tuning and job.study != "splits"]
@@ -255,14 +256,14 @@ def test_records_of_other_rules_are_not_used(monkeypatch, tmp_path):
 
 
 def test_what_is_shown_of_a_job_fits_in_a_line():
-    names = [*CONTESTANTS, *grokking_studies.ablations(TINY)]
+    names = [*CONTESTANTS, *grokking.ablations(TINY)]
     long = [Job("ablation", name, Recipe("mlp", lr=0.002), 4, 25) for name in names]
     assert max(len(f"- 123 jobs done; {job} 0:00:00") for job in long) <= 80
 
 
 def test_divergence_is_recorded(tmp_path):
     wild = Recipe("square", lr=1e6, clip=None, average=None, options={"dim": 4, "width": 8})
-    record = run_job(Job("contest", "square", wild, 0, 200, modulus=7), tmp_path)
+    record = Job("contest", "square", wild, 0, 200, modulus=7).run(tmp_path)
     assert record["diverged"] and record["steps_to_99"] is None
 
 
@@ -281,34 +282,33 @@ def test_the_ledger_does_a_job_once_and_keeps_to_its_time(tmp_path):
 def small(monkeypatch):
     """All studies, on tiny networks and few steps."""
     for module, name, value in [
-        (grokking_studies, "RATES", (0.01,)),
-        (grokking_studies, "DECAYS", (1.0, 2.0)),
-        (grokking_studies, "TUNING_STEPS", 25),
-        (grokking_studies, "DEPTH_STEPS", 25),
-        (grokking_studies, "ABLATION_STEPS", 25),
-        (grokking_studies, "ABLATION_SEEDS", 1),
+        (grokking, "RATES", (0.01,)),
+        (grokking, "DECAYS", (1.0, 2.0)),
+        (grokking, "TUNING_STEPS", 25),
+        (grokking, "DEPTH_STEPS", 25),
+        (grokking, "ABLATION_STEPS", 25),
+        (grokking, "ABLATION_SEEDS", 1),
         (grokking, "BUDGETS", (30_000,)),
-        (grokking_timing, "ROUNDS", 1),
+        (grokking, "convex_jobs", list),
+        (grokking, "run_small", lambda ledger: None),
+        (grokking, "TIMED_ROUNDS", 1),
     ]:
         monkeypatch.setattr(module, name, value)
     same = {"train_accuracy": 1.0, "test_accuracy": 0.5, "test_loss": 1.0}
     monkeypatch.setattr(grokking_jobs, "accuracies", lambda *_: dict(same))
-    for name in CONTESTANTS:
-        short = replace(CONTESTANTS[name], steps=25)
-        monkeypatch.setitem(CONTESTANTS, name, short)
+    few = {name: replace(CONTESTANTS[name], steps=25, seeds=2) for name in ("mlp", "power-default")}
+    monkeypatch.setattr(grokking, "CONTESTANTS", few)
 
 
 def test_a_run_stops_in_time_and_goes_on(tmp_path, small):
-    settings = Settings(moduli=(97,), layers=(1,), models=("mlp", "power-default"), seeds=2)
-    begun = grokking.run(tmp_path, settings, max_minutes=0)
-    assert not begun["complete"] and begun["rows"] == []
-    results = grokking.run(tmp_path, settings)
-    stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored == json.loads(json.dumps(results)) and results["complete"]
+    begun = grokking.run(Ledger(tmp_path, max_minutes=0))
+    assert not begun["complete"] and [row["study"] for row in begun["rows"]] == []
+    results = grokking.run(Ledger(tmp_path))
+    assert results["complete"] and set(results["milliseconds"]) == {"mlp", "power-default"}
     assert [row["study"] for row in results["rows"]] == ["tuning"] * 2 + ["contest"] * 2
     assert [row["seeds"] for row in results["rows"]][-2:] == [2, 2]
     assert results["rows"][-1]["hyperparameters"] == "lr 0.001, decay 1, no clipping or averaging"
-    assert grokking.run(tmp_path, settings) == results
+    assert grokking.run(Ledger(tmp_path)) == results
 
 
 def test_who_learns_too_late_to_be_followed_is_counted_apart():
@@ -331,15 +331,6 @@ def test_medians_count_those_that_never_got_there():
     assert row["steps_to_99"] == 300 and row["reached"] == 2 and row["persistent"] == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"models": ("gru",)}, "no model gru; choose of gated"), ({"moduli": (12,)}, "97 and 15")],
-)
-def test_wrong_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        Settings(**options)
-
-
 def test_a_part_without_time_does_not_hide_the_next(tmp_path):
     done, missing = (Job("contest", "mlp", TINY, seed, 25, modulus=7) for seed in (1, 2))
     Ledger(tmp_path).do(done)
@@ -347,7 +338,7 @@ def test_a_part_without_time_does_not_hide_the_next(tmp_path):
     for job in (missing, done):
         with ledger.part():
             ledger.do(job)
-    assert not ledger.complete and [record["seed"] for record in ledger.records] == [1]
+    assert ledger.reasons and [record["seed"] for record in ledger.records] == [1]
 
 
 def searched(monkeypatch, tmp_path, settles, start, search):
@@ -359,13 +350,13 @@ def searched(monkeypatch, tmp_path, settles, start, search):
         return job.key | {"settled": settles(job.recipe, job.seed), "best": 1.0}
 
     monkeypatch.setattr(Job, "run", run)
-    best = grokking_studies.tune(Ledger(tmp_path), "mlp", start, search, 1500)
+    best = grokking.tune(Ledger(tmp_path), "mlp", start, search, 1500)
     return best, *([job for job in asked if job.seed == seed] for seed in (1000, 1001))
 
 
 def test_a_recipe_is_given_up_when_it_can_no_longer_be_first(monkeypatch, tmp_path):
     settled = {0.01: 400, 0.02: None, 0.005: 300}
-    start, line = Recipe("mlp"), (grokking_studies.rates,)
+    start, line = Recipe("mlp"), (grokking.rates,)
     best, asked, again = searched(
         monkeypatch, tmp_path, lambda recipe, seed: settled.get(recipe.lr), start, line
     )
@@ -381,7 +372,7 @@ def test_what_is_quick_under_one_seed_alone_is_not_chosen(monkeypatch, tmp_path)
         tmp_path,
         lambda recipe, seed: settled.get((recipe.lr, seed)),
         Recipe("mlp"),
-        (grokking_studies.rates,),
+        (grokking.rates,),
     )
     assert best.lr == 0.02 and [job.recipe.lr for job in again] == [0.04, 0.02, 0.01]
 
@@ -390,7 +381,9 @@ def test_the_search_goes_through_the_best_and_tries_nothing_twice(monkeypatch, t
     def settles(recipe, seed):  # a valley along which both hyperparameters must move
         return 100 + round(1000 * abs(recipe.lr - 0.04) + 100 * abs(recipe.weight_decay - 4))
 
-    best, asked, _ = searched(monkeypatch, tmp_path, settles, Recipe("mlp"), SEARCH)
+    best, asked, _ = searched(
+        monkeypatch, tmp_path, settles, Recipe("mlp"), CONTESTANTS["mlp"].lines
+    )
     assert (best.lr, best.weight_decay) == (0.04, 4.0)
     recipes = [(job.recipe.lr, job.recipe.weight_decay) for job in asked]
     assert len(recipes) == len(set(recipes)) == 15
@@ -405,7 +398,7 @@ def test_grokfast_tries_another_filter_at_its_best_recipe(monkeypatch, tmp_path)
         tmp_path,
         lambda recipe, seed: 200 if recipe.tweaks == better else 300,
         grokfast.start,
-        grokfast.search,
+        grokfast.lines,
     )
     assert best.tweaks == better and sum(job.recipe.tweaks == better for job in asked) == 1
     optimizer = make_optimizer("grokfast", MLP(9, 7), 0.1, 0.0, **best.tweaks)
@@ -413,8 +406,8 @@ def test_grokfast_tries_another_filter_at_its_best_recipe(monkeypatch, tmp_path)
 
 
 def test_steps_are_timed_for_all_in_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr(grokking_timing, "ROUNDS", 2)
+    monkeypatch.setattr(grokking, "TIMED_ROUNDS", 2)
     job = TimingJob({"tiny": TINY, "wide": replace(TINY, options={"dim": 32, "width": 4000})})
     record = job.run(tmp_path)
-    assert json.loads(json.dumps(record)) == record and job.key.items() <= record.items()
+    assert json.loads(json.dumps(record)) == record
     assert 0 < record["milliseconds"]["tiny"] < record["milliseconds"]["wide"]

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from experiments.grokking import convex as grokking_convex
+from experiments.grokking.convex import ConvexJob, convex_jobs, learnt_embedding
 
 from convexformer.datasets import modular_division
-from convexformer.experiments import grokking_convex
-from convexformer.experiments.grokking_convex import ConvexJob, convex_jobs, learnt_embedding
 
 
 @pytest.mark.parametrize("loss", ["squared", "softmax"])

@@ -5,24 +5,22 @@ import json
 import numpy as np
 import pytest
 import torch
-
-from convexformer.experiments import grokking_small
-from convexformer.experiments.grokking_ledger import Ledger
-from convexformer.experiments.grokking_models import HyperCube
-from convexformer.experiments.grokking_small import (
+from experiments.grokking import small as grokking_small
+from experiments.grokking.models import HyperCube
+from experiments.grokking.small import (
     SMALL,
     Curves,
     Replicas,
     SmallJob,
     choose_setting,
     cube_penalty,
-    run_longer,
     run_small,
     split_masks,
     tell_splits,
     tell_tuning,
     train_replicas,
 )
+from experiments.lab import Ledger
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -117,27 +115,18 @@ def asked(monkeypatch):
     return jobs
 
 
-def test_every_share_has_a_choice_of_its_own(tmp_path, asked):
-    run_small(Ledger(tmp_path), ["gated-4"])
-    assert [(job.share, job.setting) for job in asked] == [
-        (0.8, None),
-        (0.8, (0.8, 0.1, 2.0)),
-        (0.5, None),
-        (0.5, (0.5, 0.1, 2.0)),
+def test_every_share_has_a_choice_of_its_own_and_longer_runs_take_it(tmp_path, asked, monkeypatch):
+    monkeypatch.setattr(grokking_small, "SMALL", {"gated-4": SMALL["gated-4"]})
+    run_small(Ledger(tmp_path))
+    assert [(job.share, job.setting, job.steps) for job in asked] == [
+        (0.8, None, 600),
+        (0.8, (0.8, 0.1, 2.0), 5000),
+        (0.5, None, 600),
+        (0.5, (0.5, 0.1, 2.0), 5000),
+        (0.5, (0.5, 0.1, 2.0), 20_000),  # its choice is known
     ]
-    assert [job.splits for job in asked] == [4, 20, 4, 20]
-
-
-def test_longer_runs_take_the_settings_that_were_chosen(tmp_path, asked):
-    ledger = Ledger(tmp_path)
-    run_small(ledger, ["power", "gated-4"])
-    asked.clear()
-    run_longer(ledger, ["power"])
-    assert asked == []
-    run_longer(ledger, ["power", "gated-4"])  # the choice is known
-    assert [(job.name, job.share, job.setting, job.steps) for job in asked] == [
-        ("gated-4", 0.5, (0.5, 0.1, 2.0), 20_000)
-    ]
+    assert [job.splits for job in asked] == [4, 20, 4, 20, 20]
+    assert [job.study for job in asked] == ["small"] * 4 + ["longer"]
 
 
 def test_first_weights_are_scaled(monkeypatch):

@@ -9,11 +9,14 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
+from experiments.lab import Ledger, is_of, read_lines
+from experiments.maps import experiment as maps
+from experiments.maps import students as map_students
+from experiments.maps.__main__ import EXPERIMENT
+from experiments.maps.figure import draw
 from tests.small_models import WORDS, make_bert, save
 
 from convexformer.datasets import SentencePairs
-from convexformer.experiments import map_students, maps, maps_page
-from convexformer.experiments.maps_figure import draw
 
 SMALL = {"layer": 1, "sentences": 60, "components": 8, "steps": 5, "window": 2, "compared": 5}
 SHOWN = " ".join(WORDS[:6])
@@ -27,16 +30,19 @@ def finished(tmp_path_factory):
     pairs = SentencePairs("made up", [(text, text) for text in sentences], [], [])
     model = save(make_bert(), tmp_path_factory.mktemp("models") / "bert")
     folder = tmp_path_factory.mktemp("maps")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maps, "sentence_pairs", lambda: pairs)
-        settings = maps.Settings(model=str(model), example=SHOWN, seeds=1, **SMALL)
-        one = maps.run(folder, settings)
-        times = {file: file.stat().st_mtime_ns for file in folder.glob("*-0.json")}
-        two = maps.run(folder, replace(settings, seeds=2))  # the first trainings are there
-        assert times == {file: file.stat().st_mtime_ns for file in times} and len(times) == 3
-        (folder / "simplex-1.json").unlink()
-        again = maps.run(folder, replace(settings, seeds=2))
-    assert times == {file: file.stat().st_mtime_ns for file in times}
+    settings = maps.Settings(model=str(model), example=SHOWN, seeds=1, **SMALL)
+
+    def run(settings):
+        lecture = maps.Lecture(folder / "activations", settings, pairs)
+        return maps.run(Ledger(folder), lecture)
+
+    one = run(settings)
+    first = (folder / "jobs.jsonl").read_text()
+    two = run(replace(settings, seeds=2))  # the first trainings are there
+    whole = (folder / "jobs.jsonl").read_text()
+    assert whole.startswith(first) and (first.count("\n"), whole.count("\n")) == (4, 7)
+    (folder / "jobs.jsonl").write_text("\n".join(whole.splitlines()[:-1]) + "\n")
+    again = run(replace(settings, seeds=2))
     assert again["shares"] == two["shares"] and again["likeness"] == two["likeness"]
     for student in ("softmax", "undertrained", "simplex"):
         assert two["shares"][student][:1] == one["shares"][student]
@@ -48,15 +54,18 @@ def results(finished):
     return finished[1]
 
 
-def test_jobs_of_another_text_are_not_mixed_in():
+def test_jobs_of_another_text_are_not_mixed_in(tmp_path):
     """MRPC may be named between two runs: what was learnt from prose is then done again."""
-    settings = maps.Settings(**SMALL)
-    job = {"settings": maps._of_a_job(settings), "text": "prose", "heads": [1, 0]}
-    assert maps._is_of(job, settings, "prose", [1, 0]) and maps._is_of(job, settings, "prose", None)
-    assert maps._is_of(job, replace(settings, seeds=7), "prose", [1, 0])
-    assert not maps._is_of(job, settings, "MRPC", [1, 0])
-    assert not maps._is_of(job, settings, "prose", [2, 0])
-    assert not maps._is_of(job, maps.Settings(), "prose", [1, 0])
+
+    def key(text="prose", heads=(1, 0), **changed):
+        settings = maps.Settings(**SMALL | changed)
+        lecture = maps.Lecture(tmp_path, settings, SentencePairs(text, [], [], []))
+        return maps.Job(lecture, "simplex", 0, heads).key
+
+    done = json.loads(json.dumps(key()))
+    assert is_of(key(), done) and is_of(key(seeds=7), done)
+    for other in (key("MRPC"), key(heads=(2, 0)), key(layer=0)):
+        assert not is_of(other, done)
 
 
 def test_trainings_differ_and_convex_is_fitted_once(finished):
@@ -65,9 +74,7 @@ def test_trainings_differ_and_convex_is_fitted_once(finished):
         first, second = results["shares"][student]
         assert first != second and first == pytest.approx(second, abs=0.2)
     assert len(results["shares"]["convex"]) == 1 and results["settings"]["seeds"] == 2
-    names = {file.stem for file in folder.glob("*.json")}
-    trained = {f"{name}-{k}" for name in ("softmax", "undertrained", "simplex") for k in (0, 1)}
-    assert names == trained | {"convex", "results"}
+    assert len(list(read_lines(folder / "jobs.jsonl"))) == 1 + 3 * 2
 
 
 def test_only_first_trainings_keep_maps_and_only_of_the_heads_shown(finished):
@@ -75,9 +82,8 @@ def test_only_first_trainings_keep_maps_and_only_of_the_heads_shown(finished):
     heads = [example["head"] for example in results["examples"]]
     explained = results["shares"]["convex"][0]
     assert heads == [np.argmax(explained), np.argmin(explained)]
-    for file in set(folder.glob("*.json")) - {folder / "results.json"}:
-        job = json.loads(file.read_text())
-        assert job["heads"] == heads and (job["example"] is None) == file.stem.endswith("-1")
+    for job in read_lines(folder / "jobs.jsonl"):
+        assert job["heads"] == heads and (job["example"] is None) == (job["training"] == 1)
         for shown in (job["example"] or {"maps": {}})["maps"].values():
             assert len(shown) == 2
 
@@ -113,24 +119,35 @@ def test_sentences_follow_the_numbers(results):
     for name, cosine in {"static attention": 0.6, "norms": 0.75, "contributions": 0.8}.items():
         told["likeness"][f"convex, {name}"] = [{"all": {"cosine": [cosine]}} | words]
     told["likeness"]["simplex"] = [{"all": {"cosine": [0.78]}} | words] * 2
-    training, static, readings = maps_page.findings(told)
-    assert readings.index("contributions (0.800") < readings.index("norms (0.750")
-    assert "simplex attention (0.780; 0.700) is, with special tokens, more alike than 2" in readings
-    assert "0.950 ± 0.0000" in training and "tells of training" in training
-    assert "more, in 2 of 2 heads, than simplex attention trained by Adam (0.350 ± 0.05" in static
-    assert "less, in 1 of 2 heads, than softmax" in static
-    told["likeness"]["softmax, undertrained"] = trained
-    assert "tells of training" not in maps_page.findings(told)[0]
+    told = maps.facts(told)
+    assert told["readings"][:2] == ["convex, contributions", "convex, norms"]
+    assert told["passed"] == "2" and told["shown"]["softmax"][1] == "0.950 ± 0.0000"
+    assert told["beside"]["simplex"] == "more, in 2 of 2 heads,"
+    assert told["beside"]["softmax"] == "less, in 1 of 2 heads,"
+    assert told["shown"]["simplex"][0].startswith("0.350 ± 0.05")
 
 
-def test_the_page_has_a_row_per_map_and_names_the_seeds(results):
-    page = maps_page.render(results)
-    assert "trained students have 2 seeds, ± is the standard error" in page
-    lines = {line.split(" | ")[0][2:]: line for line in page.splitlines() if line.startswith("|")}
-    assert {*maps.MAPS, "uniform"} <= lines.keys()
-    assert lines["simplex"].count("±") == 7 and "±" not in lines["convex, contributions"]
-    alone = results | {"settings": results["settings"] | {"seeds": 1}}
-    assert "trained students have one seed" in maps_page.render(alone)
+def test_what_the_page_says_of_training_is_so():
+    """That a map that looks uniform tells of training: the undertrained is nearer to uniform."""
+    rows = maps.facts(json.loads((EXPERIMENT.home / "results.json").read_text()))["rows"]
+    names = ("softmax", "softmax, undertrained", "uniform")
+    good, poor, flat = (rows[name]["cosine"] for name in names)
+    assert flat < poor < good and poor - flat < good - poor
+
+
+def test_every_map_has_a_row(results):
+    shown = maps.facts(results)["shown"]
+    assert {*maps.MAPS, "uniform"} == shown.keys()
+    assert sum("±" in cell for cell in shown["simplex"]) == 7
+    assert not any("±" in cell for cell in shown["convex, contributions"])
+
+
+def test_the_committed_results_follow_from_the_committed_jobs():
+    stored = json.loads((EXPERIMENT.home / "results.json").read_text())
+    pairs = SentencePairs(stored["text"], [], [], [])
+    lecture = maps.Lecture(EXPERIMENT.home, maps.Settings(), pairs)
+    ledger = Ledger(EXPERIMENT.home, report=lambda done, what: pytest.fail(what))
+    assert json.loads(json.dumps(maps.run(ledger, lecture))) == stored
 
 
 def test_every_map_is_compared(results):
@@ -168,10 +185,10 @@ def _lesson(N=200, n=8, d=4, seed=0):
 def test_softmax_learns_content_and_simplex_cannot():
     torch.manual_seed(0)
     (lesson, _), (test, A) = _lesson(), _lesson(seed=1)
-    training = map_students.Training(rate=3e-2, steps=300)
+    plan = {"rate": 3e-2, "steps": 300}
     means = lesson.Y.mean(dim=(0, 1))
-    softmax = map_students.train(map_students.SoftmaxStudent(1, 3, 4, 0.1), lesson, training)
-    simplex = map_students.train(map_students.SimplexStudent(1, 3, 8), lesson, training)
+    softmax = map_students.train(map_students.SoftmaxStudent(1, 3, 4, 0.1), lesson, **plan)
+    simplex = map_students.train(map_students.SimplexStudent(1, 3, 8), lesson, **plan)
     assert map_students.shares(softmax, test, means)[0] > 0.9
     assert map_students.shares(simplex, test, means)[0] < 0.6
     assert (softmax.attention(test.X, test.mask)[:, 0] - A).abs().mean() < 0.05

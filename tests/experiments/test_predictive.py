@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-
-from convexformer import ConvexTransformerClassifier, ConvexTransformerRegressor
-from convexformer.datasets import TokenDataset, hla, motion, pendigits, splice
-from convexformer.experiments import predictive
-from convexformer.experiments.contestants import (
+from experiments.lab import Ledger, standard_error
+from experiments.predictive import experiment as predictive
+from experiments.predictive.__main__ import EXPERIMENT, main
+from experiments.predictive.contestants import (
     BUDGET,
     CONTESTANTS,
     Contestant,
@@ -16,14 +15,10 @@ from convexformer.experiments.contestants import (
     flat,
     grid,
 )
-from convexformer.experiments.tables import (
-    compare,
-    findings,
-    kind_scores,
-    render,
-    standard_error,
-    summarise,
-)
+from experiments.predictive.experiment import compare, facts, kind_scores, summarise
+
+from convexformer import ConvexTransformerClassifier, ConvexTransformerRegressor
+from convexformer.datasets import TokenDataset, hla, motion, pendigits, splice
 
 # The budget ends some fits early, as it may.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -122,7 +117,7 @@ def test_every_contestant_has_the_same_budget_of_different_configurations(name):
 def test_every_contestant_learns_the_toy(name):
     contestant = CONTESTANTS[name]
     short = Contestant(**{**vars(contestant), "grid": contestant.grid[1:2]})
-    record = predictive.run_job(toy(300), short, seed=1)
+    record = predictive.contest(toy(300), short, seed=1)
     assert record["score"] > 0.8
     assert (record["relative_gap"] is not None) == contestant.convex
     if contestant.convex:
@@ -134,7 +129,7 @@ def test_every_contestant_learns_the_toy(name):
 def test_the_same_seed_gives_the_same_score(name):
     contestant = CONTESTANTS[name]
     short = Contestant(**{**vars(contestant), "grid": contestant.grid[1:2]})
-    first, second = (predictive.run_job(splice_part(), short, seed=2) for _ in range(2))
+    first, second = (predictive.contest(splice_part(), short, seed=2) for _ in range(2))
     assert first["score"] == second["score"] and first["score"] > 0.6
 
 
@@ -164,7 +159,7 @@ def test_validation_chooses_and_the_test_part_does_not():
     for seed in predictive.SEEDS:
         rows = predictive.split(data, seed)
         data.y[rows.train], data.y[rows.validation], data.y[rows.test] = 0, 1, 2
-        record = predictive.run_job(data, FIXED, seed)
+        record = predictive.contest(data, FIXED, seed)
         assert record["config"] == {"answer": 1} and record["score"] == 0
         assert record["validation_scores"] == [0, 0, 1, 0]
 
@@ -172,7 +167,7 @@ def test_validation_chooses_and_the_test_part_does_not():
 def test_ties_go_to_the_simplest():
     data = toy(100)
     data.y[:] = 2
-    record = predictive.run_job(data, FIXED, 0)
+    record = predictive.contest(data, FIXED, 0)
     assert record["validation_scores"] == [0, 1, 0, 1]
     assert record["config"] == {"answer": 2} and record["score"] == 1
 
@@ -180,7 +175,7 @@ def test_ties_go_to_the_simplest():
 def test_only_the_training_part_is_fitted_and_scales_the_tokens():
     data = toy()
     Fixed.seen.clear()
-    predictive.run_job(data, FIXED, 4)
+    predictive.contest(data, FIXED, 4)
     X, y = Fixed.seen[0]
     assert len(Fixed.seen) == len(FIXED.grid)
     np.testing.assert_array_equal(y, data.y[predictive.split(data, 4).train])
@@ -190,7 +185,7 @@ def test_only_the_training_part_is_fitted_and_scales_the_tokens():
 
 def test_letters_are_not_scaled():
     Fixed.seen.clear()
-    predictive.run_job(splice_part(), FIXED, 0)
+    predictive.contest(splice_part(), FIXED, 0)
     assert set(np.unique(Fixed.seen[0][0])) <= {0, 0.25, 0.5, 1 / 3, 1}
 
 
@@ -217,58 +212,44 @@ def test_auc_needs_scores_and_not_classes():
 # Files ------------------------------------------------------------------------------------------
 
 
-def command(folder, *more):
-    return ["--out", str(folder), "--table", str(folder / "page.md"), *more]
-
-
 def test_a_run_can_be_cut_short_and_resumed(small, tmp_path, capsys):
-    assert predictive.main(command(tmp_path, "--max-minutes", "-1")) == 1
-    assert "run again" in capsys.readouterr().out
-    assert predictive.main(command(tmp_path, "--seeds", "0", "1", "--models", "logistic")) == 0
-    lines = (tmp_path / "jobs.jsonl").read_text().splitlines()
-    assert len(lines) == 2
-    assert (
-        "Fewer than five seeds: logistic regression on toy (2)"
-        in (tmp_path / "page.md").read_text()
-    )
-    assert predictive.main(command(tmp_path)) == 0
-    again = (tmp_path / "jobs.jsonl").read_text().splitlines()
-    assert again[:2] == lines and len(again) == 10
-    keys = [(job["model"], job["seed"]) for job in map(json.loads, again)]
+    words = ["--out", str(tmp_path)]
+    assert main([*words, "--max-minutes", "-1"]) == 1
+    assert "run again" in capsys.readouterr().out and not (tmp_path / "predictive.md").exists()
+    Ledger(tmp_path).do(predictive.Job("toy", "logistic", 3))
+    first = (tmp_path / "jobs.jsonl").read_text()
+    predictive.run(Ledger(tmp_path))
+    again = (tmp_path / "jobs.jsonl").read_text()
+    assert again.startswith(first) and again.count("\n") == 10
+    keys = [(job["model"], job["seed"]) for job in map(json.loads, again.splitlines())]
     assert len(set(keys)) == 10
-    predictive.main(command(tmp_path))  # nothing left to do
-    assert (tmp_path / "jobs.jsonl").read_text().splitlines() == again
-    predictive.main(command(tmp_path, "--fresh", "--seeds", "0"))
-    assert len((tmp_path / "jobs.jsonl").read_text().splitlines()) == 2
+    predictive.run(Ledger(tmp_path))  # nothing left to do
+    assert (tmp_path / "jobs.jsonl").read_text() == again
 
 
 def test_results_of_another_grid_do_not_count(small, tmp_path, monkeypatch):
-    predictive.main(command(tmp_path, "--seeds", "0"))
+    predictive.run(Ledger(tmp_path))
     other = {**vars(small["logistic"]), "grid": small["logistic"].grid[:1]}
     monkeypatch.setitem(small, "logistic", Contestant(**other))
-    assert set(predictive.read_jobs(tmp_path / "jobs.jsonl")) == {("toy", 0, "attention")}
+    results = predictive.run(Ledger(tmp_path, max_minutes=-1))
+    assert not results["complete"] and set(results["datasets"]["toy"]) == {"attention"}
 
 
-def test_results_say_what_was_done_and_the_page_shows_them(small, tmp_path):
-    predictive.main(command(tmp_path))
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["date"] and results["command"] == "make predictive"
-    assert results["environments"][0]["versions"]["scikit-learn"]
+def test_results_say_what_was_done(small, tmp_path):
+    results = predictive.run(Ledger(tmp_path))
+    assert results["date"] and results["environments"][0]["versions"]["scikit-learn"]
     cell = results["datasets"]["toy"]["attention"]
-    jobs = predictive.read_jobs(tmp_path / "jobs.jsonl")
-    assert cell["scores"] == [jobs["toy", seed, "attention"]["score"] for seed in range(5)]
+    lines = map(json.loads, (tmp_path / "jobs.jsonl").read_text().splitlines())
+    scores = {line["seed"]: line["score"] for line in lines if line["model"] == "attention"}
+    assert cell["scores"] == [scores[seed] for seed in range(5)]
     assert cell["mean"] == pytest.approx(np.mean(cell["scores"]))
     assert max(cell["relative_gaps"]) <= 1e-6
-    page = (tmp_path / "page.md").read_text()
-    assert f"{cell['mean']:.4f} ± {cell['standard_error']:.4f}" in page
-    assert "Fewer than five" not in page
-    assert page == render(results)
 
 
 def job(model, seed, score, dataset="toy"):
     return {
         "dataset": dataset, "seed": seed, "model": model, "metric": "accuracy", "score": score,
-        "config": {}, "validation_scores": [], "seconds": 1.0, "fit_seconds": 0.5,
+        "config": {}, "validation_scores": [0.5] * 6, "seconds": 1.0, "fit_seconds": 0.5,
         "n_tokens": 4, "tokens_used": 2,
         "relative_gap": 1e-7 if model == "attention" else None, "worst_gap": 1e-6,
         "date": "2020-01-01 00:00", "environment": {},
@@ -286,16 +267,21 @@ def test_differences_are_paired_by_seed():
     assert pair["mean"] == pytest.approx(0.1) and pair["standard_error"] == pytest.approx(0)
 
 
-def test_the_page_begins_with_what_was_found():
+def test_the_page_says_who_is_ahead_and_what_is_read():
     jobs = [job("attention", seed, 0.7 + 0.1 * seed) for seed in (0, 1, 2)]
     jobs += [job("logistic", seed, 0.4 + 0.1 * seed) for seed in (0, 1, 2)]
-    results = summarise(jobs, CONTESTANTS, ["toy"])
-    words = " ".join(findings(results))
-    assert "ahead of the best other one (by test scores) on 1 of 1 data set: toy (+0.3000" in words
-    assert "all tokens" not in words and "certified to 1e-06 in 1 of 1 cells" in words
+    jobs += [job("kinds", seed, 0.3 + 0.1 * seed) | {"relative_gap": 1e-9} for seed in (0, 1, 2)]
+    results = summarise(jobs, CONTESTANTS, ["toy"]) | {"date": "today", "environments": []}
+    known, page = facts(results), EXPERIMENT.text(results)
+    assert "ahead of the best other one (by test scores) on 1 of 1 data sets: toy (+0.30" in page
+    assert "all tokens on 0 of 1 data sets** (); it reads 2.0 of 4 on toy." in page
+    assert "| convex attention | **0.8000 ± 0.0577** |" in page and "| SVC (RBF) |  |" in page
+    assert known["proved"] == len(known["gaps"]) == 2
     results["datasets"]["toy"]["attention"] |= {"tokens_used": [4, 4, 4], "relative_gaps": [1e-3]}
-    words = " ".join(findings(results))
-    assert "**all tokens on 1 of 1 data set** (toy)." in words and "in 0 of 1 cells" in words
+    page = EXPERIMENT.text(results)
+    assert "all tokens on 1 of 1 data sets** (toy); it reads ." in page
+    assert facts(results)["proved"] == 1
+    assert "the largest relative gap is 1e-03 (convex attention on toy)" in page
 
 
 def test_one_value_has_no_standard_error():
@@ -303,8 +289,7 @@ def test_one_value_has_no_standard_error():
 
 
 def committed():
-    root = next(p for p in predictive.Path(__file__).parents if (p / "pyproject.toml").exists())
-    return root, json.loads((root / "benchmarks/predictive/results.json").read_text())
+    return json.loads((EXPERIMENT.home / "results.json").read_text())
 
 
 def test_kinds_of_gates_are_compared_at_the_better_beta_of_every_seed():
@@ -317,16 +302,6 @@ def test_kinds_of_gates_are_compared_at_the_better_beta_of_every_seed():
 
 
 def test_default_gates_are_the_kind_that_validation_likes_best():
-    scores = kind_scores(committed()[1])
+    scores = kind_scores(committed())
     best = max(scores, key=lambda kind: np.mean(list(scores[kind].values())))
     assert best == ConvexTransformerClassifier().gates == ConvexTransformerRegressor().gates
-
-
-def test_the_committed_page_follows_from_the_committed_results():
-    root, results = committed()
-    assert (root / "docs/predictive.md").read_text() == render(results)
-    jobs = predictive.read_jobs(root / "benchmarks/predictive/jobs.jsonl")
-    for dataset, cells in results["datasets"].items():
-        for model, cell in cells.items():
-            scores = [jobs[dataset, seed, model]["score"] for seed in cell["seeds"]]
-            assert scores == cell["scores"]

@@ -1,16 +1,15 @@
 """Students of a teacher: moments, certificates, floors, the ledger, and the command."""
 
 import json
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
-from tests.small_models import WORDS, make_bert, save
-
-from convexformer.experiments import teacher, teacher_claims
-from convexformer.experiments.teacher_convex import ConvexStudent, fit
-from convexformer.experiments.teacher_data import (
+from experiments.lab import Ledger, render
+from experiments.teacher import experiment as teacher
+from experiments.teacher.__main__ import EXPERIMENT, MPNET
+from experiments.teacher.convex import ConvexStudent, fit, small_problems
+from experiments.teacher.data import (
     TARGETS,
     Lesson,
     Lessons,
@@ -19,7 +18,7 @@ from convexformer.experiments.teacher_data import (
     Teacher,
     components,
 )
-from convexformer.experiments.teacher_jobs import (
+from experiments.teacher.experiment import (
     CERTIFIED,
     LABELS,
     TRAINED,
@@ -28,9 +27,11 @@ from convexformer.experiments.teacher_jobs import (
     known_floor,
     null_objective,
 )
-from convexformer.experiments.teacher_moments import class_moments, text_moments
-from convexformer.experiments.teacher_students import converged, stalled, train
-from convexformer.problem.offsets import OffsetDesign, Offsets
+from experiments.teacher.students import converged, stalled, train
+from tests.small_models import WORDS, make_bert, save
+
+from convexformer.problem import OffsetDesign, Offsets, Problem, Squared, Token
+from convexformer.solvers import solve_path
 
 LANDMARKS = ("first", "last", "mean", "separators")
 HEAD = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
@@ -46,7 +47,7 @@ def make_part(rng, N, target, n=8, d=3):
 def make_lesson(target, N=150):
     rng = np.random.default_rng(0)
     parts = [make_part(rng, size, target) for size in (N, 60, 60)]
-    return Lesson(Task(), *parts, share=1.0)
+    return Lesson(Task(), *parts)
 
 
 def previous(X):
@@ -66,15 +67,22 @@ def turning(X):
 # Moments and convex students --------------------------------------------------------------------
 
 
-def test_moments_of_positions_give_those_of_offsets():
-    part = make_part(np.random.default_rng(1), 20, previous)
+def test_small_problems_have_the_objective_of_all_samples():
+    rng = np.random.default_rng(1)
+    part = make_part(rng, 20, previous)
     design = OffsetDesign(part.X, Offsets(-2, 3, LANDMARKS), separators=part.separators)
-    Y = part.Y.reshape(-1, 2).astype(np.float64)
-    (slow,) = class_moments(design, Y, [np.ones(len(Y), dtype=bool)])
-    fast = text_moments(design, Y)
-    np.testing.assert_allclose(fast.gram, slow.gram, atol=1e-9)
-    np.testing.assert_allclose(fast.total, slow.total, atol=1e-9)
-    assert fast.count == slow.count == len(Y)
+    Y, penalty = part.Y.reshape(-1, 2).astype(np.float64), Token()
+    classes = [belongs := rng.random(len(Y)) < 0.3, ~belongs]
+    for belongs, one in zip(classes, small_problems(design, Y, classes, penalty), strict=True):
+        whole = Problem(design, Squared(), penalty, Y, belongs.astype(float))
+        Z = rng.normal(size=(design.n_groups, design.dim, 2))
+        (small,) = solve_path(one.problem, [1.0], tol=1e-9)
+        intercept = one.intercept(replace(small, Z=Z))
+        np.testing.assert_allclose(
+            one.problem.certificate(Z, np.zeros(2), 1.0).primal,
+            whole.certificate(Z, intercept, 1.0).primal,
+        )
+        assert len(one.problem.design.X) <= design.n_groups * design.dim + 2
 
 
 @pytest.mark.parametrize("penalty", ["token", "token-output", "nuclear"])
@@ -82,9 +90,9 @@ def test_an_offset_student_finds_the_token_before_and_proves_it(penalty):
     lesson = make_lesson(previous)
     told = fit(ConvexStudent("", penalty, Offsets(-2, 2, LANDMARKS)), lesson)
     alone = fit(ConvexStudent("", penalty, Offsets(0, 0)), lesson)
-    best = min(told.path, key=lambda point: point["validation"])
-    assert best["test"] < 0.01 < 0.9 < min(point["test"] for point in alone.path)
-    assert told.certificate.relative_gap <= 1e-4 and told.share == best["share"]
+    best = min(told.curve, key=lambda point: point["validation"])
+    assert best["test"] < 0.01 < 0.9 < min(point["test"] for point in alone.curve)
+    assert told.certificate.relative_gap <= 1e-4 and told.chosen == best["share"]
     assert told.seconds <= told.seconds_of_all
 
 
@@ -94,7 +102,7 @@ def test_gates_see_what_no_static_mixing_can():
     for gates in (1, 4):
         told = fit(ConvexStudent("", "token", Offsets(-1, 1), gates), lesson)
         assert told.certificate.relative_gap <= 1e-4
-        losses[gates] = min(point["test"] for point in told.path)
+        losses[gates] = min(point["test"] for point in told.curve)
     assert losses[4] < 0.8 * losses[1]
 
 
@@ -188,7 +196,7 @@ def test_lessons_hold_what_the_layer_reads_and_writes(lessons):
     for target, shape in shapes.items():
         lesson = lessons.lesson(Task(target, dim=7, outputs=5))
         assert lesson.train.X.shape == (80, 10, 8) and lesson.train.Y.shape == (80, *shape)
-        assert lesson.train.variance == pytest.approx(1.0, abs=1e-5) and 0 < lesson.share <= 1
+        assert lesson.train.variance == pytest.approx(1.0, abs=1e-5)
         assert np.all(lesson.test.X[:, :, -1] == 1)
         assert np.all(lesson.train.separators.sum(axis=1) == 1)
     with pytest.raises(ValueError, match="head must be below 4"):
@@ -197,8 +205,7 @@ def test_lessons_hold_what_the_layer_reads_and_writes(lessons):
 
 def test_all_channels_are_rotated_and_none_is_lost():
     X = np.random.default_rng(0).normal(size=(50, 4, 3)).astype(np.float32)
-    (rotated,), share = components([X], None)
-    assert share == pytest.approx(1.0)
+    (rotated,) = components([X], None)
     distances = [np.linalg.norm(A[:, 0] - A[:, 1], axis=1) for A in (X, rotated)]
     np.testing.assert_allclose(distances[0] / distances[1], distances[0][0] / distances[1][0], 1e-4)
 
@@ -208,14 +215,6 @@ def test_too_few_full_texts_are_an_error(encoder, mrpc, tmp_path):
 
     with pytest.raises(ValueError, match=r"have 20 tokens; use longer texts"):
         Lessons(Teacher(str(encoder), n_tokens=20), read(mrpc), tmp_path)
-
-
-def test_the_command_says_what_differs_from_the_usual():
-    words = "convexformer reproduce teacher"
-    assert teacher.command(Teacher(), teacher.STUDIES) == words
-    other = Teacher("other", layer=1, n_tokens=16)
-    told = teacher.command(other, teacher.FEW_STUDIES)
-    assert told == f"{words} --model other --layer 1 --tokens 16 --few"
 
 
 def test_twelve_softmax_heads_are_asked_for_wherever_convex_could_win():
@@ -242,8 +241,8 @@ def short_studies():
 def finished(lessons, tmp_path_factory):
     """A folder with finished jobs, the results, and what was done."""
     done, folder = [], tmp_path_factory.mktemp("teacher")
-    report = lambda count, what: done.append(what)
-    return folder, teacher.run(lessons, folder, short_studies(), report=report), done
+    ledger = Ledger(folder, report=lambda count, what: done.append(what))
+    return folder, teacher.run(ledger, lessons, short_studies()), done
 
 
 def test_finished_jobs_are_not_done_again(lessons, finished):
@@ -251,8 +250,8 @@ def test_finished_jobs_are_not_done_again(lessons, finished):
     whole = 2 + 2 + (6 + 2) + (1 + 1)  # convex, gates of two seeds, a grid and two seeds
     first = 1 + (6 + 2 + 1) + (1 + 1)  # with a floor
     assert len(done) == whole + first + 2  # tuned with the usual budget
-    again = teacher.run(lessons, folder, short_studies(), report=lambda *_: pytest.fail("again"))
-    assert again == results == json.loads((folder / "results.json").read_text())
+    ledger = Ledger(folder, report=lambda *_: pytest.fail("again"))
+    assert teacher.run(ledger, lessons, short_studies()) == results
     assert results["complete"] and len(results["rows"]) == 9
 
 
@@ -264,39 +263,55 @@ def test_convex_rows_have_gaps_and_objectives_floors(finished):
     assert sum("floor" in row for row in finished[1]["rows"]) == 5
 
 
+def test_a_quick_look_has_every_student_once(lessons, tmp_path, monkeypatch):
+    monkeypatch.setattr(teacher, "QUICK_BUDGET", Budget(steps=5, patience=4, seeds=1, batch=64))
+    results = teacher.run_quick(Ledger(tmp_path), lessons)
+    assert [row["student"] for row in results["rows"]] == list(teacher.QUICK_STUDENTS)
+    page = render(EXPERIMENT.home / "quick.md", **results)
+    assert "80, 30, 40 to train" in page and "| linear, the token alone | 0." in page
+
+
 def test_results_that_ran_out_of_time_say_so(lessons, tmp_path):
-    late = teacher.run(lessons, tmp_path, short_studies(), max_minutes=0)
+    late = teacher.run(Ledger(tmp_path, max_minutes=0), lessons, short_studies())
     assert not late["complete"] and late["rows"] == []
-    assert late["missing"]["first"] == ["positions", "adam", "undertrained"]
 
 
-def test_page_and_figures_are_made_of_results_alone(finished):
-    from convexformer.experiments.teacher_figures import draw_all
-    from convexformer.experiments.teacher_page import render
+class Published:
+    """What the committed results were learnt from, without the texts."""
 
-    results = finished[1]
-    figures = draw_all(results)
-    assert {"paper", "whole", "bars"} <= figures.keys()
-    page = render(results, {name: f"{name}.png" for name in figures})
-    assert "UNDERTRAINED" in page and "MRPC" in page and "above the certified floor" in page
-    assert all(f"({name}.png)" in page for name in figures)
-    prose = render(results | {"text": "prose", "missing": {"head": ["simplex"]}}, {})
-    assert "not MRPC" in prose and "Not run yet, one head, whole sequence: simplex" in prose
-    plt.close("all")
+    def __init__(self, results):
+        self.source, self.sizes = results["text"], tuple(results["sizes"])
+        self.teacher = Teacher(**results["teacher"])
+
+
+@pytest.mark.parametrize("experiment", [EXPERIMENT, MPNET], ids=lambda one: one.page)
+def test_the_committed_jobs_are_those_of_the_committed_results(experiment):
+    """All of them are found again, so that a definition that has changed would be seen."""
+    results = json.loads((experiment.home / "results.json").read_text())
+    ledger = Ledger(experiment.home, report=lambda done, what: pytest.fail(what))
+    studies = teacher.FEW_STUDIES if experiment is MPNET else teacher.STUDIES
+    again = teacher.run(ledger, Published(results), studies, results["command"])
+    assert json.loads(json.dumps(again)) == results
+    assert all(row.get("relative_gap", 0) <= 1e-4 for row in results["rows"])
 
 
 def row(student, loss, curve=(1.0, 0.5), **more):
     """A summary with what sentences are made of."""
     kept = {"task": Task().key, "student": student, "convex": student in CERTIFIED}
+    kept |= {"relative_gap": 0.0} if student in CERTIFIED else {}
     losses = {f"{part}_loss": loss for part in ("train", "validation", "test")}
     kept |= losses | {"test_error": None, "seconds": 1.0, "seconds_to_converge": 1.0}
     return kept | {"lr": 1e-2, "decay": 1e-6, "curve": {"validation": list(curve)}} | more
 
 
 def told(*rows):
-    results = {"rows": list(rows), "labels": LABELS, "targets": TARGETS, "text": "prose"}
-    sentences = [*teacher_claims.summary(results), *teacher_claims.findings(results)]
-    return " ".join(sentences), results
+    """The page of some rows of one task."""
+    header = {"few": False, "text": "prose", "command": "c", "date": "d", "environments": []}
+    header |= {"labels": LABELS, "targets": TARGETS, "seconds": 1.0, "sizes": [3, 2, 1]}
+    counts = {"seeds": 1, "objective": 1.0, "parameters": 1, "seconds_of_all": 1.0}
+    complete = [counts | row for row in rows]
+    page = EXPERIMENT.text(header | {"teacher": Teacher().__dict__, "rows": complete})
+    return page.split("## How it was measured")[0], complete
 
 
 def test_sentences_follow_the_numbers():
@@ -305,7 +320,8 @@ def test_sentences_follow_the_numbers():
     assert "67% of its distance to the best convex student" in words
     assert "not of models" not in words and "All 1 convex students are certified" in words
     assert "not of models" in told(poor, convex, row("softmax-1", 0.3))[0]
-    assert "0 of 1 convex students are certified" in told(row("offsets", 0.4, relative_gap=0.1))[0]
+    loose = row("offsets", 0.4, relative_gap=0.1)
+    assert "0 of 1 convex students are certified" in told(loose, row("softmax-1", 0.3))[0]
 
 
 def test_a_loss_that_still_falls_is_told():
@@ -347,9 +363,10 @@ def test_convex_wins_only_over_students_that_were_run_to_their_end():
 
 def test_a_bound_that_is_far_from_its_optimum_is_no_floor():
     known = row("simplex", 0.5, objective=0.5, floor=0.4, floor_gap=1e-3)
-    assert "ends 25.0% above the certified floor" in told(known)[0]
+    convex = row("offsets", 0.4, relative_gap=0.0)
+    assert "ends 25.0% above the certified floor" in told(known, convex)[0]
     loose = known | {"floor": 0.003, "floor_gap": 0.99}
-    words, _ = told(loose)
+    words, _ = told(loose, convex)
     assert "certified floor" not in words and "No floor, because" in words
     assert known_floor(known) == 0.4 and known_floor(loose) is None
 
@@ -358,15 +375,3 @@ def test_the_best_is_chosen_on_validation():
     lucky = row("linear", 0.4, test_loss=0.1)  # would win if tests chose
     words, _ = told(lucky, row("offsets", 0.3), row("softmax-1", 0.2))
     assert f"the best convex student is {LABELS['offsets']}" in words and "Convex loses" in words
-
-
-@pytest.mark.parametrize("name", ["teacher", "teacher-mpnet"])
-def test_the_committed_page_is_that_of_the_committed_results(name):
-    from convexformer.experiments.teacher_page import CAPTIONS, render
-
-    root = Path(__file__).parents[2]
-    results = json.loads((root / "benchmarks" / name / "results.json").read_text())
-    links = {part: f"figures/{name}-{part}.png" for part in CAPTIONS}
-    drawn = {part: link for part, link in links.items() if (root / "docs" / link).exists()}
-    assert (root / "docs" / f"{name}.md").read_text() == render(results, drawn)
-    assert all(row.get("relative_gap", 0) <= 1e-4 for row in results["rows"])

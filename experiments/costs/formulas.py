@@ -1,0 +1,121 @@
+r"""What the models cost: Table 1 of the paper, corrected, beside counts of the actual modules.
+
+Notation: n tokens, d channels, h heads (or gates), c outputs, m hidden units. FLOPs are those of
+matrix products for one sample, two per multiplication and addition; element-wise work (softmax,
+LayerNorm, masks) is not counted, by the formulas as little as by PyTorch's counter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from convexformer import nn
+
+from ..lab import read_config
+
+NAMES = {"n": "tokens", "d": "dim", "h": "heads", "c": "outputs", "m": "hidden"}
+TABLE = read_config(__file__, "table.toml")["models"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One model of Table 1.
+
+    Attributes
+    ----------
+    layer : {"attention", "attention + FCN"}
+    model : str
+    paper_parameters, paper_flops : str
+        The formulas as printed; FLOPs are orders, without constants.
+    parameters_formula, flops_formula : str
+        The formulas as they should be; FLOPs exact.
+    correction : str
+        What the printed formulas lack; empty where they are right.
+    parameters, flops : int
+        Values of the formulas as they should be.
+    counted_parameters, counted_flops : int
+        What PyTorch counts in the module itself.
+    """
+
+    layer: str
+    model: str
+    paper_parameters: str
+    paper_flops: str
+    parameters_formula: str
+    flops_formula: str
+    correction: str
+    parameters: int
+    flops: int
+    counted_parameters: int
+    counted_flops: int
+
+
+def costs(tokens: int, dim: int, heads: int, outputs: int, hidden: int | None = None) -> list[Cost]:
+    """Parameters and FLOPs of the six models of Table 1.
+
+    Parameters
+    ----------
+    tokens, dim, heads, outputs : int
+        n, d, h and c; with a feed-forward part, h is also the number of gates.
+    hidden : int, optional
+        Hidden units of the standard block; ``4 * dim`` if omitted.
+
+    Examples
+    --------
+    >>> from experiments.costs.formulas import costs
+    >>> convex = costs(tokens=9, dim=20, heads=4, outputs=1)[2]
+    >>> convex.model, convex.parameters, convex.flops
+    ('convex', 180, 360)
+    """
+    values = (tokens, dim, heads, outputs, 4 * dim if hidden is None else hidden)
+    sizes = dict(zip("ndhcm", values, strict=True))
+    for letter, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{NAMES[letter]} must be at least 1, got {value}.")
+    X = torch.zeros(1, tokens, dim)
+    return [
+        Cost(
+            **row,
+            parameters=evaluate(row["parameters_formula"], sizes),
+            flops=evaluate(row["flops_formula"], sizes),
+            counted_parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
+            counted_flops=count_flops(network, X),
+        )
+        for row, network in zip(TABLE, models(**sizes), strict=True)
+    ]
+
+
+def evaluate(formula: str, sizes: dict[str, int]) -> int:
+    """The value of a formula whose letters are sizes.
+
+    Examples
+    --------
+    >>> from experiments.costs.formulas import evaluate
+    >>> evaluate("2h(n²d + c)", {"n": 3, "d": 5, "h": 2, "c": 1})
+    184
+    """
+    factors = re.sub(r"(?<=[\w)²])(?=[a-z(])", "*", formula.replace(" ", ""))
+    return int(eval(factors.replace("²", "**2"), {}, sizes))
+
+
+def models(n: int, d: int, h: int, c: int, m: int) -> Iterator[nn.Network]:
+    """The models of Table 1 in its order."""
+    directions, thresholds = torch.zeros(h, n, d), torch.zeros(h)
+    yield nn.SoftmaxAttention(d, c, h)
+    yield nn.SimplexAttention(n, d, c, h)
+    yield nn.ConvexLayer(n, d, c)
+    yield nn.TransformerBlock(d, c, h, hidden=m)
+    yield nn.GatedFCN(directions, thresholds, c, gate_of_head=torch.arange(h))
+    yield nn.ConvexLayer(n, d, c, directions=directions, thresholds=thresholds)
+
+
+def count_flops(network: nn.Network, X: torch.Tensor) -> int:
+    """FLOPs of the matrix products of one forward pass."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(X)
+    return int(counter.get_total_flops())

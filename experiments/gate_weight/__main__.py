@@ -1,0 +1,16 @@
+"""How much more should blocks behind gates cost?"""
+
+from pathlib import Path
+
+from .. import lab
+from .experiment import facts, run
+
+EXPERIMENT = lab.Experiment(Path(__file__).parent, "gate-weight.md", facts, partial=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return EXPERIMENT.main(lab.parser(EXPERIMENT, __doc__).parse_args(arguments), run)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

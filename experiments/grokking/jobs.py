@@ -1,0 +1,251 @@
+"""One training of one network on modular division: what it is, how it is run, what it tells.
+
+A job that is killed goes on from its last checkpoint; a finished one is a record, and its
+checkpoint is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from convexformer.datasets import ModularDivision, modular_division
+from convexformer.nn import Plan, Trainer
+
+from ..lab import Fields, Record, columns, one_thread, picked
+from .models import make_model, make_optimizer
+
+LEVEL = 0.99  # accuracy at which a network has learnt the task
+AFTER = 500  # steps that it must stay there to be called persistent
+SETTLED = 250  # the same where there are many jobs: for hyperparameters, ablations and depth
+WATCHED = ("contest", "splits", "quick")  # studies that tell persistence
+EVERY = 25  # steps between two measurements
+WARMUP = 10
+
+Point = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A network and how it is trained. `beta` is of the group lasso, for the optimiser "prox"."""
+
+    model: str
+    optimizer: str = "adamw"
+    lr: float = 0.01
+    weight_decay: float = 1.0
+    beta: float = 0.0
+    clip: float | None = 0.25
+    average: float | None = 0.95
+    batch_size: int | None = 512
+    options: dict[str, Any] = field(default_factory=dict)  # of the network
+    tweaks: dict[str, float] = field(default_factory=dict)  # of the optimiser
+
+    @property
+    def strength(self) -> float:
+        """Of the group lasso where there is one, else of the decay."""
+        return self.beta or self.weight_decay
+
+    def __str__(self) -> str:
+        """The hyperparameters in words.
+
+        Examples
+        --------
+        >>> from experiments.grokking.jobs import Recipe
+        >>> str(Recipe("gated", "prox", beta=1e-4, clip=None, average=None))
+        'lr 0.01, decay 1, beta 0.0001, no clipping or averaging'
+        """
+        smooth = [f"clip {self.clip:g}"] if self.clip is not None else []
+        smooth += [f"average {self.average:g}"] if self.average is not None else []
+        words = [f"lr {self.lr:g}, decay {self.weight_decay:g}"]
+        words += [f"beta {self.beta:g}"] if self.beta else []
+        words += [f"{name} {value:g}" for name, value in self.tweaks.items()]
+        words += smooth or ["no clipping or averaging"]
+        words += ["all samples at once"] if self.batch_size is None else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Job(Fields):
+    """A recipe for at most so many steps.
+
+    `split` says which half of the equations is to train on, `seed` how weights and batches are
+    drawn. A study called "tuning" sees the training half alone.
+    """
+
+    study: str
+    name: str
+    recipe: Recipe
+    seed: int
+    steps: int
+    split: int = 0
+    modulus: int = 97
+    share: float = 0.5
+
+    @property
+    def tuning(self) -> bool:
+        return self.study == "tuning"
+
+    def rules(self) -> Record:
+        rules = {"level": LEVEL, "after": AFTER, "settled": SETTLED, "every": EVERY}
+        return {"rules": rules | {"warmup": WARMUP}}
+
+    @property
+    def folder(self) -> str:
+        """A name for its checkpoint."""
+        return hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        recipe = self.recipe
+        if self.tuning:
+            return f"{self.study} {self.name}: lr {recipe.lr:g}, {recipe.strength:g}"
+        return f"{self.study} {self.name}: split {self.split}, seed {self.seed}"
+
+    def run(self, folder: Path) -> Record:
+        """Train, resuming from a checkpoint in `folder` if there is one."""
+        with one_thread():
+            trainer = make_trainer(self, folder / self.folder)
+            diverged = False
+            try:
+                span = AFTER if self.study in WATCHED else SETTLED
+                trainer.run(stop=learnt(span, lasting=self.tuning))
+            except FloatingPointError:
+                diverged = True
+        shutil.rmtree(folder / self.folder)
+        return describe(trainer.curve) | {
+            "diverged": diverged,
+            "parameters": sum(weights.numel() for weights in trainer.averaged.parameters()),
+            "zero_groups": zero_groups(trainer.model),
+            "unaveraged": accuracies(trainer.model, self.equations())["test_accuracy"],
+            "curve": thinned(trainer.curve),
+        }
+
+    def equations(self) -> ModularDivision:
+        """What is trained and tested on."""
+        whole = modular_division(self.modulus, train=self.share, seed=self.split)
+        return whole.validation() if self.tuning else whole
+
+
+def make_trainer(job: Job, folder: Path | None = None) -> Trainer:
+    """A network with weights drawn by the job's seed, and all that its training needs."""
+    equations, recipe = job.equations(), job.recipe
+    tokens, answers = torch.tensor(equations.tokens), torch.tensor(equations.answers)
+    train = torch.tensor(equations.train)
+    torch.manual_seed(job.seed)
+    model = make_model(recipe.model, job.modulus, **recipe.options)
+    plan = picked(vars(recipe), ("batch_size", "clip", "average")) | {"seed": job.seed}
+    return Trainer(
+        model,
+        make_optimizer(
+            recipe.optimizer, model, recipe.lr, recipe.weight_decay, recipe.beta, **recipe.tweaks
+        ),
+        lambda model, x, y: functional.cross_entropy(model(x), y),
+        (tokens[train], answers[train]),
+        Plan(job.steps, warmup=WARMUP, measure_every=EVERY, save_every=8 * EVERY, **plan),
+        measure=lambda model: accuracies(model, equations),
+        folder=folder,
+    )
+
+
+@torch.no_grad()
+def accuracies(model: nn.Module, equations: ModularDivision) -> Point:
+    """Accuracy on both sides of the split, and the mean loss on the test side."""
+
+    def scores(rows: Any) -> tuple[Tensor, Tensor]:
+        tokens, answers = torch.tensor(equations.tokens[rows]), equations.answers[rows]
+        parts = [model(part) for part in tokens.split(2048)]
+        return torch.cat(parts), torch.tensor(answers)  # (N, p), (N,)
+
+    (F, y), (F_test, y_test) = scores(equations.train), scores(equations.test)
+    return {
+        "train_accuracy": (F.argmax(1) == y).double().mean().item(),
+        "test_accuracy": (F_test.argmax(1) == y_test).double().mean().item(),
+        "test_loss": functional.cross_entropy(F_test, y_test).item(),
+    }
+
+
+def zero_groups(model: nn.Module) -> float | None:
+    """Share of a gated model's groups (gate, token, output position) that are exactly zero."""
+    norms = [layer.group_norms().flatten() for layer in getattr(model, "layers", ())]
+    return (torch.cat(norms) == 0).double().mean().item() if norms else None
+
+
+# What a curve tells -----------------------------------------------------------------------------
+
+
+def first(curve: list[Point], name: str = "test_accuracy", level: float = LEVEL) -> Point | None:
+    """The first point at which `name` has reached `level`."""
+    return next((point for point in curve if point[name] >= level), None)
+
+
+def stays(curve: list[Point], since: float, span: int, level: float = LEVEL) -> bool | None:
+    """Whether test accuracy stays at `level` for `span` steps; None if the curve ends before."""
+    watched = [p for p in curve if since <= p["step"] <= since + span]
+    if any(p["test_accuracy"] < level for p in watched):
+        return False
+    return True if curve[-1]["step"] >= since + span else None
+
+
+def settled(curve: list[Point], span: int = SETTLED) -> int | None:
+    """The first step from which test accuracy stays at the level for `span` steps.
+
+    Examples
+    --------
+    >>> from experiments.grokking.jobs import settled
+    >>> heights = [0.5, 0.99, 0.7, 0.99, 1.0, 1.0]
+    >>> curve = [{"step": 25 * i, "test_accuracy": a} for i, a in enumerate(heights)]
+    >>> settled(curve, span=50), settled(curve, span=100)
+    (75, None)
+    """
+    steps = (p["step"] for p in curve if p["test_accuracy"] >= LEVEL)
+    return next((int(step) for step in steps if stays(curve, step, span)), None)
+
+
+def learnt(span: int, lasting: bool) -> Callable[[list[Point]], bool]:
+    """When to stop: `span` steps after the level is reached, or once it has lasted so long."""
+
+    def stop(curve: list[Point]) -> bool:
+        if lasting:
+            return settled(curve, span) is not None
+        reached = first(curve)
+        return reached is not None and curve[-1]["step"] >= reached["step"] + span
+
+    return stop
+
+
+def describe(curve: list[Point]) -> Record:
+    """When a network learnt its training half, when the other, and whether it stayed there."""
+    fitted, reached = first(curve, "train_accuracy"), first(curve)
+    since = None if reached is None else reached["step"]
+    last = curve[-1]
+    return {
+        "steps_to_fit": None if fitted is None else fitted["step"],
+        "steps_to_99": since,
+        "seconds_to_99": None if reached is None else reached["seconds"],
+        "persistent": None if since is None else stays(curve, since, AFTER),
+        "settled": settled(curve),
+        "lowest_after": None
+        if since is None
+        else min(p["test_accuracy"] for p in curve if p["step"] >= since),
+        "best": max(p["test_accuracy"] for p in curve),
+        "last_step": last["step"],
+        "seconds": last["seconds"],
+        "ms_per_step": round(1000 * last["seconds"] / max(1.0, last["step"]), 2),
+    }
+
+
+CURVES = ("step", "train_accuracy", "test_accuracy", "test_loss")
+
+
+def thinned(curve: list[Point], most: int = 120) -> Record:
+    """The curve by columns, thinned to about `most` points, the last among them."""
+    stride = max(1, len(curve) // most)
+    return columns(curve[::-stride][::-1], CURVES)

@@ -1,0 +1,437 @@
+"""What all experiments share: finished jobs in a file, the machine, pages, and a command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import jinja2
+import numpy as np
+from matplotlib.figure import Figure
+from threadpoolctl import threadpool_limits
+
+from .files import Record, append, read_lines, replace
+
+DOCS = Path(__file__).parent.parent / "docs"
+PACKAGES = ("convexformer", "numpy", "scipy", "scikit-learn", "torch")
+
+Report = Callable[[int, str], None]
+
+
+# Jobs -------------------------------------------------------------------------------------------
+
+
+class Job(Protocol):
+    """A part of an experiment, told apart by its key; `folder` is for what is half done."""
+
+    @property
+    def key(self) -> Record: ...
+
+    def run(self, folder: Path) -> Record: ...
+
+
+class Fields:
+    """A dataclass whose fields, less those that are not shown, and `rules` tell it apart."""
+
+    @property
+    def key(self) -> Record:
+        """What a finished job must agree with to count as this one."""
+        values = {one.name: getattr(self, one.name) for one in fields(cast(Any, self)) if one.repr}
+        inner = {
+            name: asdict(v) for name, v in values.items() if hasattr(v, "__dataclass_fields__")
+        }
+        return values | inner | self.rules()
+
+    def rules(self) -> Record:
+        """What it must agree with beside its fields."""
+        return {}
+
+
+class OutOfTime(Exception):
+    """There is no time for another job, or no data: it is left, and what is finished is kept."""
+
+
+class Ledger:
+    """Does the jobs that are not done yet, one after the other, and remembers all.
+
+    Parameters
+    ----------
+    folder : Path
+        For ``jobs.jsonl``, a line per finished job, and ``running``, what is half done.
+    max_minutes : float, optional
+        No job is begun after so long.
+    report : callable, optional
+        Called as ``report(done, what)`` before every job that has to be run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        max_minutes: float | None = None,
+        report: Report = lambda done, what: None,
+    ) -> None:
+        self.folder, self.report = folder, report
+        self.file, self.running = folder / "jobs.jsonl", folder / "running"
+        self.lines = list(read_lines(self.file))
+        self.records: list[Record] = []
+        self.reasons: set[str] = set()  # why jobs are left
+        self.deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+
+    def do(self, job: Job, *, at_once: bool = False) -> Record:
+        """The record of a job, from the file or by running it; `at_once`: even if time is over."""
+        key = job.key
+        record = next((line for line in reversed(self.lines) if is_of(key, line)), None)
+        if record is None:
+            late = self.deadline is not None and time.monotonic() > self.deadline
+            if late and not at_once:
+                raise OutOfTime("There is no time to begin another job.")
+            self.report(len(self.records), str(job))
+            record = key | job.run(self.running) | stamp()
+            append(self.file, record)
+            self.lines.append(record)
+        self.records.append(record)
+        return record
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """A part of the work that may be left for later, when there is no time to begin its jobs.
+
+        Parts after it are still asked for, so that what they have finished is in the records.
+        """
+        try:
+            yield
+        except OutOfTime as reason:
+            self.reasons.add(str(reason))
+
+    def do_all(self, jobs: Iterable[Job]) -> list[Record]:
+        """The records of `jobs`, in their order."""
+        return [self.do(job) for job in jobs]
+
+    def do_each(self, jobs: Iterable[Job]) -> list[Record]:
+        """The records of those `jobs` that are finished or for which there is time."""
+        found = []
+        for job in jobs:
+            with self.part():
+                found.append(self.do(job))
+        return found
+
+    def header(self) -> Record:
+        """What all results begin with: whether they are complete, their date, and the machines."""
+        return {
+            "complete": not self.reasons,
+            "date": max((record["date"] for record in self.records), default=None),
+            "environments": environments(self.records),
+        }
+
+
+def is_of(key: Record, line: Record) -> bool:
+    """Whether a finished job agrees with all that this key says."""
+    return all(name in line and alike(value, line[name]) for name, value in key.items())
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether values are equal as JSON has them, but for the last bits of numbers.
+
+    Logarithms differ there from one machine to another, and with them grids of penalties: what was
+    finished elsewhere is finished. JSON has lists where Python has tuples.
+
+    Examples
+    --------
+    >>> alike({"betas": (0.1 + 0.2,)}, {"betas": [0.3]}), alike([0.3], [0.31])
+    (True, False)
+    """
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(alike(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(alike, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-12)
+    return bool(a == b)
+
+
+def read_config(beside: str, name: str) -> Record:
+    """A file of settings beside a module, in TOML."""
+    return tomllib.loads((Path(beside).parent / name).read_text())
+
+
+# The machine ------------------------------------------------------------------------------------
+
+
+def stamp() -> Record:
+    """When and on what a job was run."""
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    return {"date": date, "environment": environment()}
+
+
+def environment() -> Record:
+    """What a job is run on."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = models[0].split(":")[1].strip() if models else cpu
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": 1,
+        "versions": {package: version(package) for package in PACKAGES}
+        | {"python": platform.python_version()},
+    }
+
+
+def environments(jobs: Iterable[Record]) -> list[Record]:
+    """The different environments of `jobs`, in the order they are met."""
+    different: list[Record] = []
+    for job in jobs:
+        if job["environment"] not in different:
+            different.append(job["environment"])
+    return different
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """So that seconds can be compared, and sums are always taken in the same order.
+
+    Random numbers of others are left as they were.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+# Numbers and pages ------------------------------------------------------------------------------
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean; None of fewer than two values."""
+    return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+
+
+def averaged(values: Sequence[float]) -> Record:
+    """Mean and standard error."""
+    mean = float(np.mean(values)) if len(values) else None
+    return {"mean": mean, "standard_error": standard_error(values)}
+
+
+def picked(record: Record, names: Iterable[str]) -> Record:
+    """What a record says under these names."""
+    return {name: record[name] for name in names}
+
+
+def grouped(records: Iterable[Record], *names: str) -> dict[tuple, list[Record]]:
+    """Records that say the same under `names`, by what they say.
+
+    Examples
+    --------
+    >>> grouped([{"seed": 0, "a": 1}, {"seed": 1, "a": 1}], "a")
+    {(1,): [{'seed': 0, 'a': 1}, {'seed': 1, 'a': 1}]}
+    """
+    groups: dict[tuple, list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[name] for name in names), []).append(record)
+    return groups
+
+
+def listed(records: Sequence[Record], names: Iterable[str], ending: str = "") -> Record:
+    """What all records say under each name, as lists."""
+    return {name + ending: [record[name] for record in records] for name in names}
+
+
+def plus_minus(
+    mean: float | None, error: float | None, spec: str = ".3f", error_spec: str = ""
+) -> str:
+    """A mean and its standard error, where there is one.
+
+    Examples
+    --------
+    >>> plus_minus(0.5, 0.0123), plus_minus(0.5, None), plus_minus(0.5, 0.0123, "+.4f", ".4f")
+    ('0.500 ± 0.012', '0.500', '+0.5000 ± 0.0123')
+    """
+    if mean is None:
+        return ""
+    shown = f"{mean:{spec}}"
+    return shown if error is None else f"{shown} ± {error:{error_spec or spec}}"
+
+
+def rounded(values: Any, digits: int = 4) -> list[float]:
+    """So many significant digits: enough for any figure, and half the file."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def columns(curve: Sequence[Record], names: Iterable[str], digits: int = 4) -> Record:
+    """A curve, a list of points, as a list of numbers by name."""
+    return {name: rounded([point[name] for point in curve], digits) for name in names}
+
+
+def environment_line(one: Record) -> str:
+    """An environment in words."""
+    versions = ", ".join(f"{name} {number}" for name, number in one["versions"].items())
+    return f"{one['cpu']}, {one['cores']} cores of which {one['threads']} was used; {versions}"
+
+
+def table(header: list[str], rows: Iterable[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def render(template: Path, **names: Any) -> str:
+    """A page: its template (Jinja's language) with `names` in their places.
+
+    ``{{ 0.1234 | f(".1%") }}`` formats a number as Python does, ``{{ x | plus_minus(e) }}`` adds a
+    standard error, and ``{{ rows | table(header) }}`` makes a table. A name that is missing is an
+    error.
+    """
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters["f"] = format
+    pages.filters["plus_minus"] = plus_minus
+    pages.filters["environment"] = environment_line
+    pages.filters["table"] = lambda rows, header: table(header, rows)
+    return pages.get_template(template.name).render(**names)
+
+
+Run = Callable[[Ledger], Record]
+
+
+# The command line -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment as a command: jobs, then ``results.json``, then figures and a page.
+
+    Attributes
+    ----------
+    home : Path
+        Folder of its jobs, its results, and ``page.md``, the template of its page.
+    page : str
+        Name of the page in ``docs``; without one there are results alone.
+    facts : callable
+        From the results to the names in the template.
+    figures : callable, optional
+        From the results to figures by file name, which go into ``figures/`` beside the page.
+    template : Path, optional
+        Another one than ``page.md``.
+    dpi : int
+        Of figures.
+    partial : bool
+        Whether some of the jobs are enough for a page.
+    """
+
+    home: Path
+    page: str = ""
+    facts: Callable[[Record], Record] = dict
+    figures: Callable[[Record], dict[str, Figure]] = lambda results: {}
+    template: Path | None = None
+    dpi: int = 200
+    partial: bool = False
+
+    def main(self, options: argparse.Namespace, run: Run) -> int:
+        """Do what `options` of :func:`parser` say; 1 if the time limit left jobs to do.
+
+        `run` makes the results, of which :meth:`Ledger.header` is a part.
+        """
+        file, left = options.out / "results.json", False
+        if not options.page_only:
+            ledger = Ledger(options.out, options.max_minutes, tell)
+            try:
+                results = run(ledger)
+            except KeyboardInterrupt:
+                print(f"Stopped; finished jobs are kept in {options.out}: run again to go on.")
+                return 130
+            replace(file, json.dumps(results) + "\n")
+            left = not results["complete"]
+            if left:
+                print(*sorted(ledger.reasons), "Not all jobs are done: run again to go on.")
+            if left and not self.partial:
+                return 1
+        if not self.page:
+            return int(left)
+        place = DOCS if options.out == self.home else options.out
+        self.publish(json.loads(file.read_text()), options.page or place / self.page)
+        return int(left)
+
+    def publish(self, results: Record, page: Path) -> None:
+        """Write the page of `results`, and its figures beside it."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt
+
+        for name, figure in self.figures(results).items():
+            place = page.parent / "figures" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(place, dpi=self.dpi)
+            plt.close(figure)
+        replace(page, self.text(results))
+        print(f"Written: {page}")
+
+    def text(self, results: Record) -> str:
+        """The page of `results`."""
+        template = self.template or self.home / "page.md"
+        return render(template, **results | self.facts(results))
+
+
+def parser(experiment: Experiment, words: str | None) -> argparse.ArgumentParser:
+    """What every experiment understands; `words` say what it asks."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m experiments.{experiment.home.name}",
+        description=(words or "").split("\n")[0],
+        epilog="Finished jobs are kept at once: after an interruption, run the same command again.",
+    )
+    made.add_argument(
+        "--out", type=Path, default=experiment.home, metavar="DIR", help="jobs and results"
+    )
+    made.add_argument("--page", type=Path, metavar="FILE", help="where to write the page")
+    made.add_argument("--max-minutes", type=float, help="begin no job after so long")
+    made.add_argument("--page-only", action="store_true", help="from results.json; run nothing")
+    return made
+
+
+def quickly(experiment: Experiment, options: argparse.Namespace, run: Run) -> int:
+    """A short look that is kept apart: its page, by the template ``quick.md``, is printed."""
+    home = experiment.home / "quick" if options.out == experiment.home else options.out
+    options.out, options.page = home, options.page or home / "quick.md"
+    look = Experiment(home, "quick.md", template=experiment.home / "quick.md")
+    status = look.main(options, run)
+    print(options.page.read_text())
+    return status
+
+
+def add_encoder(parser: argparse.ArgumentParser, layer: int) -> None:
+    """Options of experiments with a real encoder."""
+    words = "folder of MRPC's files, or CONVEXFORMER_MRPC; without them prose takes their place"
+    parser.add_argument("--mrpc", type=Path, metavar="DIR", help=words)
+    parser.add_argument("--model", default="minilm", help="an encoder, as for convexformer extract")
+    parser.add_argument("--layer", type=int, default=layer, help="counted from 0")
+
+
+def tell(done: int, what: str) -> None:
+    """A line on stderr with the job that is begun."""
+    print(f"{done} jobs done; {what}", file=sys.stderr, flush=True)

@@ -1,0 +1,236 @@
+r"""Students that are trained by gradient steps: none of them knows when it is done.
+
+All minimise, in units of the error of predicting the mean,
+
+.. math:: \frac{\sum (F - Y)^2}{\sum Y^2} + \lambda\,\mathrm{decay}
+
+by AdamW's loop (:class:`~convexformer.nn.Trainer`) with the same batches, averaging and budget. In
+the convex problems' units, :math:`\lambda = \beta / \sum Y^2`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from convexformer import nn as layers
+
+from .data import WATCHED, Lesson, Part
+
+Point = dict[str, float]
+
+SMALL = 0.3  # of the usual start, for queries and keys
+SMOOTH: Any = {"warmup": 20, "clip": 1.0, "average": 0.98}  # of every training
+EVERY = 25  # steps between two measurements
+IMPROVES = 1e-3  # a validation loss this much lower, relatively, is progress
+HIDDEN = 256  # units of the perceptron, or as many as there are inputs
+
+
+@dataclass(frozen=True)
+class Student:
+    """A network and where it starts.
+
+    `decayed` says which weights of softmax attention decay: "all", "values" (all but queries and
+    keys) or "none".
+    """
+
+    label: str
+    kind: str
+    heads: int = 1
+    head_dim: int | None = None
+    scaled: bool = True
+    small: bool = True
+    decayed: str = "all"
+    lrs: tuple[float, ...] = (3e-3, 1e-2)
+    decays: tuple[float, ...] = (1e-6, 1e-5, 1e-4)
+
+    @property
+    def grid(self) -> list[tuple[float, float]]:
+        """Learning rates and decays to choose from."""
+        decays = self.decays[:1] if self.decayed == "none" else self.decays
+        return [(lr, decay) for lr in self.lrs for decay in decays]
+
+
+class Perceptron(nn.Module):
+    """A control without mixing: one hidden layer on every token by itself."""
+
+    def __init__(self, dim: int, n_outputs: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, n_outputs))
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Scores ``(N, n, c)``."""
+        scores: Tensor = self.layers(X)
+        return scores
+
+    def decay(self) -> Tensor:
+        """Sum of the squared entries of both matrices."""
+        return sum((W.square().sum() for W in self.parameters() if W.ndim == 2), torch.zeros(()))
+
+
+def make(student: Student, part: Part) -> nn.Module:
+    """The network of a student for data of this shape, with weights drawn anew."""
+    (_, n, d), (_, m, c) = part.X.shape, part.Y.shape
+    if student.kind == "softmax":
+        model = layers.SoftmaxAttention(
+            d,
+            c,
+            student.heads,
+            head_dim=student.head_dim,
+            scaled=student.scaled,
+            readout="first" if m == 1 else "sequence",
+        )
+        if student.small:
+            with torch.no_grad():
+                model.query.mul_(SMALL)
+                model.key.mul_(SMALL)
+        return model
+    if student.kind == "simplex":
+        if m == 1:
+            return layers.SimplexAttention(n, d, c, student.heads, intercept=True)
+        return layers.SequenceAttention(n, d, c, student.heads, intercept=True)
+    if student.kind == "convex":
+        return layers.ConvexLayer(n, d, m * c, intercept=True)
+    if student.kind == "perceptron":
+        return Perceptron(d, c, hidden=max(d, HIDDEN))
+    raise ValueError(f"there is no student of the kind {student.kind!r}.")
+
+
+def penalty(student: Student, model: Any) -> Tensor:
+    """What decays, as a sum."""
+    if student.decayed == "none":
+        return torch.zeros(())
+    if student.kind == "softmax" and student.decayed == "values":
+        return model.value.square().sum() + model.output.square().sum()
+    decay: Tensor = model.decay()
+    return decay
+
+
+def predict(model: nn.Module, X: Tensor, m: int) -> Tensor:
+    """Scores ``(N, m, c)``, also of a network that knows no positions and has them flat."""
+    F: Tensor = model(X)
+    return F[:, :m] if F.ndim == 3 else F.unflatten(1, (m, -1))
+
+
+# Training ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a student reached.
+
+    Attributes
+    ----------
+    curve : list of dict
+        Steps, seconds, objective (on some training texts) and losses on texts of all parts.
+    losses : dict
+        Train, validation and test loss of the weights with the lowest validation loss, all texts.
+    objective : float
+        Of these weights on all training texts.
+    seconds, seconds_to_converge : float
+        Of processor time: of all steps, and until the validation loss was first within 1 % of its
+        lowest.
+    parameters : int
+    """
+
+    curve: list[Point]
+    losses: Point
+    objective: float
+    seconds: float
+    seconds_to_converge: float
+    parameters: int
+
+
+@dataclass
+class _Best:
+    """Weights with the lowest validation loss so far."""
+
+    loss: float = float("inf")
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+    def see(self, loss: float, model: nn.Module) -> None:
+        if loss < self.loss:
+            self.loss, self.state = loss, copy.deepcopy(model.state_dict())
+
+
+def train(
+    student: Student,
+    lesson: Lesson,
+    lr: float,
+    decay: float,
+    seed: int,
+    steps: int,
+    patience: int,
+    batch: int,
+) -> Training:
+    """Train until the validation loss has not improved for `patience` measurements."""
+    data = {name: getattr(lesson, name) for name in ("train", "validation", "test")}
+    tensors = {
+        name: (torch.from_numpy(part.X), torch.from_numpy(part.Y)) for name, part in data.items()
+    }
+    variances = {name: part.variance for name, part in data.items()}
+    m = lesson.train.Y.shape[1]
+    torch.manual_seed(seed)
+    model = make(student, lesson.train)
+    best = _Best()
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        error = (predict(model, x, m) - y).square().mean() / variances["train"]
+        return error + decay * penalty(student, model)
+
+    def measure(model: nn.Module, most: int | None = WATCHED) -> Point:
+        point = {
+            name: _error(model, X[:most], Y[:most], m) / variances[name]
+            for name, (X, Y) in tensors.items()
+        }
+        if most is not None:
+            best.see(point["validation"], model)
+        return point | {"objective": point["train"] + decay * penalty(student, model).item()}
+
+    trainer = layers.Trainer(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0),
+        loss,
+        tensors["train"],
+        layers.Plan(steps, batch, measure_every=EVERY, seed=seed, **SMOOTH),
+        measure=measure,
+    )
+    curve = trainer.run(stop=lambda curve: stalled(curve, patience))
+    trainer.averaged.load_state_dict(best.state)
+    with torch.no_grad():
+        final = measure(trainer.averaged, None)
+    objective = final.pop("objective")
+    return Training(
+        curve=curve,
+        losses=final,
+        objective=objective,
+        seconds=trainer.seconds,
+        seconds_to_converge=converged(curve),
+        parameters=sum(weights.numel() for weights in model.parameters()),
+    )
+
+
+def _error(model: nn.Module, X: Tensor, Y: Tensor, m: int) -> float:
+    """Mean squared error, in pieces that fit."""
+    pieces = zip(X.split(256), Y.split(256), strict=True)
+    return sum((predict(model, x, m) - y).square().sum().item() for x, y in pieces) / Y.numel()
+
+
+def stalled(curve: list[Point], patience: int) -> bool:
+    """Whether the last `patience` measurements have not lowered the validation loss by much."""
+    losses = [point["validation"] for point in curve]
+    if len(losses) <= patience:
+        return False
+    return min(losses[-patience:]) > (1 - IMPROVES) * min(losses[:-patience])
+
+
+def converged(curve: list[Point], within: float = 0.01) -> float:
+    """Seconds until the validation loss was first this close to its lowest, relatively."""
+    lowest = min(point["validation"] for point in curve)
+    near: Callable[[Point], bool] = lambda p: p["validation"] <= (1 + within) * lowest  # noqa: E731
+    return next(point["seconds"] for point in curve if near(point))
