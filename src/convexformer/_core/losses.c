@@ -1,16 +1,48 @@
-/* Intercepts of a logistic loss (c = 1), or of a softmax, compiled: what weighted.py says in NumPy.
+/* Losses with exponentials, and their intercepts: a logistic loss (c = 1), or a softmax.
 
-   Samples' numbers are (c, N). */
+   Samples' numbers are (c, N). problem/losses.py and problem/ say the same in NumPy. */
 
-#include "../_compiled.h"
-#include "../_intercepts.h"
-#include "../_losses.h"
+#include "common.h"
+#include "intercepts.h"
+#include "losses.h"
 #include <stdlib.h>
 
 #define STEPS 100
 #define HALVINGS 60
 #define ROUNDING 1e-14
 #define BALANCED 1e-9 /* part of a slope's terms that counts as none: the loss is off by its square */
+#define TINY 0x1p-1022 /* the smallest normal number: what log is taken of instead of zero */
+
+/* Entropy of q = y v and 1 - q, from the smaller of them. */
+VECTORISED static void dual_logistic(Py_ssize_t size, const double *V, const double *Y,
+                                     double *value)
+{
+#pragma omp simd
+    for (Py_ssize_t i = 0; i < size; i++) {
+        const double q = Y[i] * V[i], s = q < 0.5 ? q : 1 - q;
+        value[i] = -s * log_of(s > TINY ? s : TINY) - (1 - s) * log1p_near(-s);
+    }
+}
+
+/* Entropy of q = y - v over classes; near 1 from 1 - q, which is v. */
+VECTORISED static void dual_softmax(Py_ssize_t rows, Py_ssize_t c, const double *V, const double *Y,
+                                    double *value)
+{
+    for (Py_ssize_t i = 0; i < rows; i++)
+        value[i] = 0;
+    for (Py_ssize_t l = 0; l < c; l++) {
+        const double *v = V + l * rows, *y = Y + l * rows;
+#pragma omp simd
+        for (Py_ssize_t i = 0; i < rows; i++) {
+            const double q = y[i] - v[i] < 0 ? 0 : y[i] - v[i];
+            const int near = y[i] == 1 && v[i] < 0.5;
+            const double away = near ? v[i] : 0;
+            value[i] -= q * (near ? log1p_near(-away) : log_of(q > TINY ? q : TINY));
+        }
+    }
+}
+
+/* Intercepts ------------------------------------------------------------------------------------ */
 
 typedef struct {
     Py_ssize_t N, c;
@@ -208,6 +240,42 @@ VECTORISED static int confine(const Expansion *at, const double *V, double *out)
 
 /* Arrays of Python ----------------------------------------------------------------------------- */
 
+enum { EXPAND_LOGISTIC, DUAL_LOGISTIC, EXPAND_SOFTMAX, DUAL_SOFTMAX };
+
+/* Two arrays that are read, then a value for every entry, or row, and two more where there are. */
+static PyObject *call(PyObject *args, int what)
+{
+    const int joint = what >= EXPAND_SOFTMAX, count = what % 2 ? 3 : 5;
+    Py_ssize_t rows, c;
+    PyObject *given[5];
+    Py_buffer views[5];
+    void *at[5];
+    if (!PyArg_ParseTuple(args, count == 3 ? "(nn)OOO" : "(nn)OOOOO", &rows, &c, FOUR(given), given + 4))
+        return NULL;
+    if (rows < 0 || c < 1)
+        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+    const Py_ssize_t all = rows * c, sizes[5] = {all, all, joint ? rows : all, all, all};
+    if (!get_arrays(count, given, views, at, "ddddd", sizes, 2))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (what == EXPAND_LOGISTIC)
+        expand_logistic(all, at[0], at[1], at[2], at[3], at[4]);
+    else if (what == DUAL_LOGISTIC)
+        dual_logistic(all, at[0], at[1], at[2]);
+    else if (what == EXPAND_SOFTMAX)
+        expand_all_softmax(rows, c, at[0], at[1], at[2], at[3], at[4]);
+    else
+        dual_softmax(rows, c, at[0], at[1], at[2]);
+    Py_END_ALLOW_THREADS
+    release(count, views);
+    Py_RETURN_NONE;
+}
+
+KERNEL(logistic_expansion) { return call(args, EXPAND_LOGISTIC); }
+KERNEL(logistic_dual) { return call(args, DUAL_LOGISTIC); }
+KERNEL(softmax_expansion) { return call(args, EXPAND_SOFTMAX); }
+KERNEL(softmax_dual) { return call(args, DUAL_SOFTMAX); }
+
 /* Arrays of so many numbers, those from `writable` on to be written, and memory: of `parts` (N,),
    then of what has no samples. */
 static int prepare(Expansion *at, int count, PyObject **given, Py_buffer *views,
@@ -240,14 +308,14 @@ static PyObject *finish(int done, int count, Py_buffer *views, double *numbers)
     return PyBool_FromLong(done);
 }
 
-static PyObject *best(PyObject *self, PyObject *args)
+KERNEL(best_intercept)
 {
     PyObject *given[4];
     Py_buffer views[4];
     Expansion at;
     double *numbers;
     int done;
-    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, given, given + 1, given + 2, given + 3))
+    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, FOUR(given)))
         return NULL;
     const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.c};
     if (!prepare(&at, 4, given, views, sizes, 3, 3 * at.c + 1, &numbers))
@@ -260,15 +328,15 @@ static PyObject *best(PyObject *self, PyObject *args)
 }
 
 /* All that is to be known at scores F = S + b. */
-static PyObject *point(PyObject *self, PyObject *args)
+KERNEL(loss_point)
 {
     PyObject *given[6];
     Py_buffer views[6];
     Expansion at;
     double *numbers;
     int rounds, done, settled;
-    if (!PyArg_ParseTuple(args, "(nn)iOOOOOO", &at.N, &at.c, &rounds, given, given + 1, given + 2,
-                          given + 3, given + 4, given + 5))
+    if (!PyArg_ParseTuple(args, "(nn)iOOOOOO", &at.N, &at.c, &rounds, FOUR(given), given + 4,
+                          given + 5))
         return NULL;
     const Py_ssize_t all = at.N * at.c, sizes[6] = {all, all, at.N, at.c, all, all};
     if (!prepare(&at, 6, given, views, sizes, 4, 3 * at.c + 1, &numbers))
@@ -287,15 +355,14 @@ static PyObject *point(PyObject *self, PyObject *args)
     return Py_BuildValue("idi", done, sums.loss, settled);
 }
 
-static PyObject *balanced(PyObject *self, PyObject *args)
+KERNEL(balance)
 {
     PyObject *given[5];
     Py_buffer views[5];
     Expansion at;
     double *numbers;
     int rounds, done;
-    if (!PyArg_ParseTuple(args, "(nn)iOOOOO", &at.N, &at.c, &rounds, given, given + 1, given + 2,
-                          given + 3, given + 4))
+    if (!PyArg_ParseTuple(args, "(nn)iOOOOO", &at.N, &at.c, &rounds, FOUR(given), given + 4))
         return NULL;
     const Py_ssize_t all = at.N * at.c, sizes[5] = {all, all, at.N, all, at.c};
     if (!prepare(&at, 5, given, views, sizes, 3, 1, &numbers))
@@ -307,14 +374,14 @@ static PyObject *balanced(PyObject *self, PyObject *args)
     return finish(done, 5, views, numbers);
 }
 
-static PyObject *confined(PyObject *self, PyObject *args)
+KERNEL(confine)
 {
     PyObject *given[4];
     Py_buffer views[4];
     Expansion at;
     double *numbers;
     int done;
-    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, given, given + 1, given + 2, given + 3))
+    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, FOUR(given)))
         return NULL;
     const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.N * at.c};
     if (!prepare(&at, 4, given, views, sizes, 3, 0, &numbers))
@@ -324,33 +391,4 @@ static PyObject *confined(PyObject *self, PyObject *args)
     done = confine(&at, views[0].buf, views[3].buf);
     Py_END_ALLOW_THREADS
     return finish(done, 4, views, numbers);
-}
-
-static PyMethodDef methods[] = {
-    {"best", best, METH_VARARGS,
-     "best((N, c), S, Y, weight, b) -> whether there is curvature\n\n"
-     "b (c,), in place, becomes the intercept at which the loss of scores S + b is least."},
-    {"point", point, METH_VARARGS,
-     "point((N, c), rounds, S, Y, weight, b, F, V) -> (found, loss, settled)\n\n"
-     "F (c, N) = S + b, the loss there, V as `balanced` and `confined` have it, and whether b is the\n"
-     "best intercept; not found where there is no curvature, or V is beyond bounds."},
-    {"balanced", balanced, METH_VARARGS,
-     "balanced((N, c), rounds, V, P, weight, out, step) -> whether there is curvature\n\n"
-     "out (c, N) = V weighted, and made to sum to zero; steps of intercepts are added to `step`."},
-    {"confined", confined, METH_VARARGS,
-     "confined((N, c), V, Y, weight, out) -> whether nothing but rounding was beyond\n\n"
-     "out (c, N) = V within bounds."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_intercepts", "Intercepts of curved losses, compiled.", 0, methods,
-    slots, NULL, NULL, NULL,
-};
-
-PyMODINIT_FUNC PyInit__intercepts(void)
-{
-    return PyModuleDef_Init(&module);
 }

@@ -1,6 +1,6 @@
 /* Rows that are mostly zero by their entries, compiled: what nonzeros.py asks for. */
 
-#include "../_compiled.h"
+#include "common.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -178,21 +178,20 @@ static void correlate(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t
 
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
-static PyObject *entries(PyObject *self, PyObject *args)
+KERNEL(csr_entries)
 {
     PyObject *given[4];
     Py_ssize_t rows, columns, room, found;
-    if (!PyArg_ParseTuple(args, "(nnn)OOOO", &rows, &columns, &room, given, given + 1, given + 2,
-                          given + 3))
+    if (!PyArg_ParseTuple(args, "(nnn)OOOO", &rows, &columns, &room, FOUR(given)))
         return NULL;
     if (rows < 0 || columns < 1 || room < 1 || room > INT32_MAX || columns > INT32_MAX)
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
     const Py_ssize_t sizes[4] = {rows * columns, rows, room + SPARE, room + SPARE};
-    const Py_ssize_t together = columns < FLAGS ? FLAGS / columns : 1;
     Py_buffer views[4];
     void *at[4];
     if (!get_arrays(4, given, views, at, "diid", sizes, 1))
         return NULL;
+    const Py_ssize_t together = columns < FLAGS ? FLAGS / columns : 1;
     uint8_t *flags = calloc(together * columns + 64, 1); /* 0 or 1, also where none is set */
     if (flags != NULL) {
         Py_BEGIN_ALLOW_THREADS
@@ -224,8 +223,7 @@ static PyObject *multiply(PyObject *args, Product *product, int transposed)
 {
     PyObject *given[5];
     Py_ssize_t rows, entries, columns, c;
-    if (!PyArg_ParseTuple(args, "(nnnn)OOOOO", &rows, &entries, &columns, &c, given, given + 1,
-                          given + 2, given + 3, given + 4))
+    if (!PyArg_ParseTuple(args, "(nnnn)OOOOO", &rows, &entries, &columns, &c, FOUR(given), given + 4))
         return NULL;
     if (rows < 0 || entries < 0 || columns < 0 || c < 0)
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
@@ -248,15 +246,14 @@ static PyObject *multiply(PyObject *args, Product *product, int transposed)
     Py_RETURN_NONE;
 }
 
-static PyObject *predicted(PyObject *self, PyObject *args) { return multiply(args, predict, 0); }
-static PyObject *correlated(PyObject *self, PyObject *args) { return multiply(args, correlate, 1); }
+KERNEL(csr_predict) { return multiply(args, predict, 0); }
+KERNEL(csr_correlate) { return multiply(args, correlate, 1); }
 
-static PyObject *gram(PyObject *self, PyObject *args)
+KERNEL(csr_gram)
 {
     PyObject *given[ARRAYS];
     Py_ssize_t rows, entries, columns, p;
-    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOOO", &rows, &entries, &columns, &p, given, given + 1,
-                          given + 2, given + 3, given + 4, given + 5, given + 6))
+    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOOO", &rows, &entries, &columns, &p, FOUR(given), given + 4, given + 5, given + 6))
         return NULL;
     const Py_ssize_t sizes[ARRAYS] = {rows + 1, entries, entries, rows, columns, p * p, p};
     Py_buffer views[ARRAYS];
@@ -281,34 +278,4 @@ static PyObject *gram(PyObject *self, PyObject *args)
     if (!done)
         return NULL;
     Py_RETURN_NONE;
-}
-
-static PyMethodDef methods[] = {
-    {"predict", predicted, METH_VARARGS,
-     "predict((rows, entries, columns, c), start, column, value, Z, F)\n\n"
-     "F (c, rows) = X Z of Z (c, columns)."},
-    {"correlate", correlated, METH_VARARGS,
-     "correlate((rows, entries, columns, c), start, column, value, V, M)\n\n"
-     "M (c, columns) += X'V of V (c, rows)."},
-    {"entries", entries, METH_VARARGS,
-     "entries((rows, columns, room), X, end, column, value) -> how many\n\n"
-     "List what is not zero: where those of each row end, their columns and values; -1 without\n"
-     "room for them, and one more. The latter arrays have three more numbers, that mean nothing."},
-    {"gram", gram, METH_VARARGS,
-     "gram((rows, entries, columns, p), start, column, value, weight, place, Q, sum)\n\n"
-     "Q (p, p) = X' diag(weight) X and sum (p,) = X' weight, from zero, of columns that have a\n"
-     "place in them."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_entries", "Rows that are mostly zero, compiled.", 0, methods,
-    slots, NULL, NULL, NULL,
-};
-
-PyMODINIT_FUNC PyInit__entries(void)
-{
-    return PyModuleDef_Init(&module);
 }

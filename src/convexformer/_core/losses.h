@@ -1,6 +1,6 @@
 /* Losses with exponentials, in one pass: for compiled modules of problems and of solvers. */
 
-#include "_elementary.h"
+#include "elementary.h"
 #include <math.h>
 
 #define SOME 256 /* samples of a softmax at a time */

@@ -1,36 +1,26 @@
 /* Products of a few rows of a token with a few outputs, in float32: sums stay in registers.
 
-   Included for NUMBERs of a token, and for Lanes of LANES samples: one, which the compiler makes as
-   many as it can, or as many as wide registers hold, which divide N and what is read of it. */
+   Included for NUMBERs of a token, one at a time, which the compiler makes as many as it can; and for
+   int16 in Lanes of 16, of which the compiler would take 32: too many sums for the registers. */
 
-#if LANES == 1
-#define LEVEL VECTORISED
+#ifndef LANES
+#define LANES 1
+#define LEVEL VECTORISED static
 #define Lanes float
-#define NONE 0
 #define LOAD(place) (*(place))
-#define LOAD_FLOATS(place) (*(place))
-#define ADD_TO(place, more) (*(place) += (more))
+#define FLOATS(place) (*(place))
 #define TOTAL(sum) (sum)
 #define TOGETHER(clauses) PRAGMA(omp simd clauses)
 #define TILE(name) NAMED(name)
-#else
-#define LEVEL WIDE
-#define Lanes __m512
-#define NONE _mm512_setzero_ps()
-#define LOAD(place) NAMED(load_wide)(place)
-#define LOAD_FLOATS(place) _mm512_loadu_ps(place)
-#define ADD_TO(place, more) _mm512_storeu_ps(place, _mm512_loadu_ps(place) + (more))
-#define TOTAL(sum) _mm512_reduce_add_ps(sum)
-#define TOGETHER(clauses)
-#define TILE(name) NAMED(name##_wide)
 #endif
+
 /* s[l] = <A[r], x[l]> of four rows r of A, N entries apart, with four x, for `some` samples. */
-LEVEL static void TILE(four_by_four)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
-                                      const float *const *x, float s[4][4])
+LEVEL void TILE(four_by_four)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
+                                          const float *const *x, float s[4][4])
 {
     const NUMBER *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
     const float *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
-#define START(l) Lanes s##l##0 = NONE, s##l##1 = NONE, s##l##2 = NONE, s##l##3 = NONE;
+#define START(l) Lanes s##l##0 = {0}, s##l##1 = {0}, s##l##2 = {0}, s##l##3 = {0};
     EACH_ROW(START)
 #undef START
     TOGETHER(reduction(+ : s00, s01, s02, s03, s10, s11, s12, s13)
@@ -38,7 +28,7 @@ LEVEL static void TILE(four_by_four)(Py_ssize_t N, Py_ssize_t some, const NUMBER
     for (Py_ssize_t i = 0; i < some; i += LANES) {
         const Lanes r0 = LOAD(a0 + i), r1 = LOAD(a1 + i), r2 = LOAD(a2 + i), r3 = LOAD(a3 + i);
 #define MULTIPLY(l)                                                                                \
-    const Lanes v##l = LOAD_FLOATS(x##l + i);                                                      \
+    const Lanes v##l = FLOATS(x##l + i);                                                           \
     s##l##0 += r0 * v##l, s##l##1 += r1 * v##l, s##l##2 += r2 * v##l, s##l##3 += r3 * v##l;
         EACH_ROW(MULTIPLY)
 #undef MULTIPLY
@@ -50,16 +40,16 @@ LEVEL static void TILE(four_by_four)(Py_ssize_t N, Py_ssize_t some, const NUMBER
 #undef STORE
 }
 
-LEVEL static void TILE(four_by_two)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
-                                     const float *const *x, float s[4][4])
+LEVEL void TILE(four_by_two)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
+                                          const float *const *x, float s[4][4])
 {
     const NUMBER *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
     const float *x0 = x[0], *x1 = x[1];
-    Lanes s0 = NONE, s1 = NONE, s2 = NONE, s3 = NONE, t0 = NONE, t1 = NONE, t2 = NONE, t3 = NONE;
+    Lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, t0 = {0}, t1 = {0}, t2 = {0}, t3 = {0};
     TOGETHER(reduction(+ : s0, s1, s2, s3, t0, t1, t2, t3))
     for (Py_ssize_t i = 0; i < some; i += LANES) {
         const Lanes r0 = LOAD(a0 + i), r1 = LOAD(a1 + i), r2 = LOAD(a2 + i), r3 = LOAD(a3 + i);
-        const Lanes v = LOAD_FLOATS(x0 + i), w = LOAD_FLOATS(x1 + i);
+        const Lanes v = FLOATS(x0 + i), w = FLOATS(x1 + i);
         s0 += r0 * v, s1 += r1 * v, s2 += r2 * v, s3 += r3 * v;
         t0 += r0 * w, t1 += r1 * w, t2 += r2 * w, t3 += r3 * w;
     }
@@ -68,15 +58,15 @@ LEVEL static void TILE(four_by_two)(Py_ssize_t N, Py_ssize_t some, const NUMBER 
 }
 
 /* s[r] = <A[r], x> of eight rows. */
-LEVEL static void TILE(eight_by_one)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
-                                      const float *x, float *s)
+LEVEL void TILE(eight_by_one)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
+                                          const float *x, float *s)
 {
     const NUMBER *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
     const NUMBER *a4 = a3 + N, *a5 = a4 + N, *a6 = a5 + N, *a7 = a6 + N;
-    Lanes s0 = NONE, s1 = NONE, s2 = NONE, s3 = NONE, s4 = NONE, s5 = NONE, s6 = NONE, s7 = NONE;
+    Lanes s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, s4 = {0}, s5 = {0}, s6 = {0}, s7 = {0};
     TOGETHER(reduction(+ : s0, s1, s2, s3, s4, s5, s6, s7))
     for (Py_ssize_t i = 0; i < some; i += LANES) {
-        const Lanes v = LOAD_FLOATS(x + i);
+        const Lanes v = FLOATS(x + i);
         s0 += LOAD(a0 + i) * v, s1 += LOAD(a1 + i) * v;
         s2 += LOAD(a2 + i) * v, s3 += LOAD(a3 + i) * v;
         s4 += LOAD(a4 + i) * v, s5 += LOAD(a5 + i) * v;
@@ -87,7 +77,7 @@ LEVEL static void TILE(eight_by_one)(Py_ssize_t N, Py_ssize_t some, const NUMBER
 }
 
 /* sum[l] += sum_r move[l][r] A[r] of four rows of A, for four outputs. */
-LEVEL static void TILE(add_four_to_four)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
+LEVEL void TILE(add_four_to_four)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
                                           const double *const *move, float (*sum)[NEAR])
 {
     const NUMBER *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
@@ -99,13 +89,13 @@ LEVEL static void TILE(add_four_to_four)(Py_ssize_t N, Py_ssize_t some, const NU
     TOGETHER()
     for (Py_ssize_t i = 0; i < some; i += LANES) {
         const Lanes r0 = LOAD(a0 + i), r1 = LOAD(a1 + i), r2 = LOAD(a2 + i), r3 = LOAD(a3 + i);
-#define ADD(l) ADD_TO(sum[l] + i, (m##l##0 * r0 + m##l##1 * r1) + (m##l##2 * r2 + m##l##3 * r3));
+#define ADD(l) FLOATS(sum[l] + i) += (m##l##0 * r0 + m##l##1 * r1) + (m##l##2 * r2 + m##l##3 * r3);
         EACH_ROW(ADD)
 #undef ADD
     }
 }
 
-LEVEL static void TILE(add_four_to_two)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
+LEVEL void TILE(add_four_to_two)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A,
                                          const double *const *move, float (*sum)[NEAR])
 {
     const NUMBER *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
@@ -116,13 +106,13 @@ LEVEL static void TILE(add_four_to_two)(Py_ssize_t N, Py_ssize_t some, const NUM
     TOGETHER()
     for (Py_ssize_t i = 0; i < some; i += LANES) {
         const Lanes r0 = LOAD(a0 + i), r1 = LOAD(a1 + i), r2 = LOAD(a2 + i), r3 = LOAD(a3 + i);
-        ADD_TO(s + i, (m0 * r0 + m1 * r1) + (m2 * r2 + m3 * r3));
-        ADD_TO(t + i, (n0 * r0 + n1 * r1) + (n2 * r2 + n3 * r3));
+        FLOATS(s + i) += (m0 * r0 + m1 * r1) + (m2 * r2 + m3 * r3);
+        FLOATS(t + i) += (n0 * r0 + n1 * r1) + (n2 * r2 + n3 * r3);
     }
 }
 
 /* Eight rows, for one output. */
-LEVEL static void TILE(add_eight)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A, const double *m,
+LEVEL void TILE(add_eight)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A, const double *m,
                                    float *sum)
 {
     const NUMBER *a0 = A, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N;
@@ -131,19 +121,15 @@ LEVEL static void TILE(add_eight)(Py_ssize_t N, Py_ssize_t some, const NUMBER *A
     const float m4 = (float)m[4], m5 = (float)m[5], m6 = (float)m[6], m7 = (float)m[7];
     TOGETHER()
     for (Py_ssize_t i = 0; i < some; i += LANES)
-        ADD_TO(sum + i, ((m0 * LOAD(a0 + i) + m1 * LOAD(a1 + i)) +
-                         (m2 * LOAD(a2 + i) + m3 * LOAD(a3 + i))) +
-                            ((m4 * LOAD(a4 + i) + m5 * LOAD(a5 + i)) +
-                             (m6 * LOAD(a6 + i) + m7 * LOAD(a7 + i))));
+        FLOATS(sum + i) += ((m0 * LOAD(a0 + i) + m1 * LOAD(a1 + i)) + (m2 * LOAD(a2 + i) + m3 * LOAD(a3 + i))) +
+                  ((m4 * LOAD(a4 + i) + m5 * LOAD(a5 + i)) + (m6 * LOAD(a6 + i) + m7 * LOAD(a7 + i)));
 }
 
 #undef LANES
 #undef LEVEL
 #undef Lanes
-#undef NONE
 #undef LOAD
-#undef LOAD_FLOATS
-#undef ADD_TO
+#undef FLOATS
 #undef TOTAL
 #undef TOGETHER
 #undef TILE

@@ -1,12 +1,16 @@
 /* Products with rows of X, compiled: both ways in one pass, and Gram matrices of some columns. */
 
-#include "../_compiled.h"
-#include "../_products.h"
+#include "common.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "_follow.h"
+#define NUMBER double
+#define NAMED(name) name##_doubles
+#include "four_by_four.h"
+#undef NUMBER
+#undef NAMED
+#include "follow.h"
 
 /* Gram matrices of some columns, which are not gathered first ----------------------------------- */
 
@@ -17,8 +21,6 @@ enum { FROM, GROUP, CENTER, ROOT, BESIDE, PRODUCTS, WITH_BESIDE, MULTIPLIED };
 #define TILE 4    /* columns of one panel that are multiplied with another at a time */
 #define LINE 64   /* bytes that come from memory together */
 #define AHEAD 4   /* rows from the one that is packed to the one that is fetched */
-#define WHOLE 6   /* of a row: where a part so large is wanted, all of it is fetched, as memory is read
-                     faster in order */
 
 typedef struct {
     Py_ssize_t from, at; /* column of X, and of those that are multiplied */
@@ -54,21 +56,20 @@ static Piece *cut(const int32_t *group, Py_ssize_t n, Py_ssize_t d, Py_ssize_t p
 #define NUMBER float
 #define PANEL 16
 #define NAMED(function) function##_floats
-#include "_panels.h"
+#include "gram_panels.h"
 
 #define NUMBER double
 #define PANEL 8
 #define NAMED(function) function##_doubles
-#include "_panels.h"
+#include "gram_panels.h"
 
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
-static PyObject *follow(PyObject *self, PyObject *args)
+KERNEL(predict_and_correlate)
 {
     PyObject *given[FOLLOWED];
     Py_ssize_t rows, p, c, others;
-    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOOOO", &rows, &p, &c, &others, given, given + 1,
-                          given + 2, given + 3, given + 4, given + 5, given + 6, given + 7))
+    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOOOO", &rows, &p, &c, &others, FOUR(given), given + 4, given + 5, given + 6, given + 7))
         return NULL;
     if (rows < 0 || p < 0 || c < 1 || c > OUTPUTS || others < 0 || others > (c == 1))
         return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
@@ -96,13 +97,13 @@ static PyObject *follow(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *multiply(PyObject *self, PyObject *args)
+KERNEL(gram_of_columns)
 {
     PyObject *given[MULTIPLIED];
     Py_ssize_t rows, width, n, d, own, padded;
     int doubles, done = 0, there = 1;
     if (!PyArg_ParseTuple(args, "(nnnnnn)iOOOOOOO", &rows, &width, &n, &d, &own, &padded, &doubles,
-                          given, given + 1, given + 2, given + 3, given + 4, given + 5, given + 6))
+                          FOUR(given), given + 4, given + 5, given + 6))
         return NULL;
     const Py_ssize_t panel = doubles ? 8 : 16;
     if (rows < 0 || width < 1 || n < 1 || d < 1 || n > width / d || own < 0 || own > n * d ||
@@ -135,30 +136,4 @@ static PyObject *multiply(PyObject *self, PyObject *args)
     if (!done)
         return NULL;
     Py_RETURN_NONE;
-}
-
-static PyMethodDef methods[] = {
-    {"follow", follow, METH_VARARGS,
-     "follow((rows, p, c, others), X, z, target, weight, other, s, v, M)\n\n"
-     "s = X z, v = weight (target - s) and M += (v, other)' X, in one pass over X, for c of them up\n"
-     "to 4; for one there is an other (1), or none (0)."},
-    {"multiply", multiply, METH_VARARGS,
-     "multiply((rows, width, n, d, own, padded), doubles, X, group, center, root, beside, Q, q)\n\n"
-     "Q (padded, padded) = B' A and q (padded,) = B' beside, from zero, for A the columns of n\n"
-     "groups of X less `center`, B the first `own` of them, and all times `root`. In float32, or\n"
-     "doubles; padded are columns up to a multiple of 16, or 8, and what there is beside A and B in\n"
-     "Q and q means nothing."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_rows", "Products with rows of X, compiled.", 0, methods,
-    slots, NULL, NULL, NULL,
-};
-
-PyMODINIT_FUNC PyInit__rows(void)
-{
-    return PyModuleDef_Init(&module);
 }

@@ -11,13 +11,22 @@
 
 #include <time.h>
 
-#include "../_compiled.h"
-#include "../_intercepts.h"
-#include "../_losses.h"
-#include "../_products.h"
-#include "_columns.h"
-#include "_objective.h"
-#include "_sweeps.h"
+#include "common.h"
+#include "intercepts.h"
+#include "losses.h"
+#define NUMBER double
+#define NAMED(name) name##_doubles
+#include "four_by_four.h"
+#undef NUMBER
+#undef NAMED
+#define NUMBER float
+#define NAMED(name) name##_floats
+#include "four_by_four.h"
+#undef NUMBER
+#undef NAMED
+#include "newton_columns.h"
+#include "newton_objective.h"
+#include "block_descent.h"
 
 #define STEPS 40        /* of Newton's method, at most */
 #define CYCLES 60       /* of sweeps on one model, at most */
@@ -311,11 +320,11 @@ static int reserve(Newton *at, double **numbers)
 {
     const Py_ssize_t N = at->X->N, p = at->X->p, c = at->c, size = at->size, width = at->X->width;
     const Py_ssize_t square = at->width * at->width;
-    double **const parts[] = {&at->y, &at->f, &at->turn, &at->trial, &at->V, &at->W, &at->P,
+    double **const parts[] = {&at->f, &at->turn, &at->trial, &at->V, &at->W, &at->P,
                               &at->value, &at->to, &at->move, &at->M, &at->sums, &at->T, &at->part,
                               &at->slope, &at->bend, &at->Q, &at->G, &at->unit, &at->limits,
                               &at->step, &at->block};
-    const Py_ssize_t sizes[] = {c * N, c * N, c * N, c * N, c * N, at->pairs * N, c * N, N, size,
+    const Py_ssize_t sizes[] = {c * N, c * N, c * N, c * N, at->pairs * N, c * N, N, size,
                                 size, size, (c + at->pairs + TILE) * width, size * c, width, 2 * c,
                                 c * c, size * size, width * width, at->blocks, at->blocks,
                                 at->blocks, 2 * square};
@@ -340,34 +349,21 @@ static int reserve(Newton *at, double **numbers)
 
 enum { START, COLUMN, VALUE, PLACE, CENTER, Y, WEIGHT, LIMIT, F, Z, B, ARRAYS };
 
-/* Columns, samples of which some may be merged, and memory; then steps. As `iterate`, or -2 where
+/* Columns and memory; then steps. As `iterate`, or -2 where
    arrays are not sound. */
 static int run(Newton *at, Columns *X, Py_ssize_t entries, Py_ssize_t width, void **of, double goal,
                double *left)
 {
-    const Py_ssize_t N = X->N;
-    const double *y = of[Y], *f = of[F];
     double *numbers = NULL;
-    int32_t *first = malloc(N * sizeof *first);
     int done = entries < 0 ? take(width, of[VALUE], of[PLACE], of[CENTER], X)
                            : choose(entries, width, of[START], of[COLUMN], of[VALUE], of[PLACE], X);
-    done = done < 0 ? -2 : done == 0 || first == NULL ? -1 : 1;
-    at->a = malloc(N * sizeof *at->a);
-    if (done > 0 && at->a != NULL) {
-        memcpy(at->a, of[WEIGHT], N * sizeof *at->a);
-        const int merged = X->A == NULL && merge(X, at->c, y, at->a, first) < N;
-        done = reserve(at, &numbers) ? 1 : -1;
-        for (Py_ssize_t l = 0; l < at->c && done > 0; l++)
-            for (Py_ssize_t i = 0; i < X->N; i++) {
-                const Py_ssize_t from = l * N + (merged ? first[i] : i);
-                at->y[l * X->N + i] = y[from], at->f[l * X->N + i] = f[from];
-            }
-        if (done > 0)
-            done = iterate(at, goal, of[B], left);
-    }
+    done = done < 0 ? -2 : done == 0 ? -1 : 1;
+    if (done > 0 && reserve(at, &numbers)) {
+        memcpy(at->f, of[F], at->c * X->N * sizeof *at->f);
+        done = iterate(at, goal, of[B], left);
+    } else if (done > 0)
+        done = -1;
     free(numbers);
-    free(first);
-    free(at->a);
     free(at->gram);
     free(at->rows);
     free(at->first);
@@ -378,7 +374,7 @@ static int run(Newton *at, Columns *X, Py_ssize_t entries, Py_ssize_t width, voi
     return done;
 }
 
-PyObject *minimise_curved(PyObject *self, PyObject *args)
+KERNEL(newton)
 {
     PyObject *given[ARRAYS];
     Py_ssize_t entries, width;
@@ -386,9 +382,8 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
     Newton at = {.X = &X};
     double goal, seconds, left = NAN;
     if (!PyArg_ParseTuple(args, "(nnnnnnn)OOOOOOOOOOOpdd", &X.N, &X.n, &X.d, &at.c, &at.blocks,
-                          &entries, &width, given, given + 1, given + 2, given + 3, given + 4,
-                          given + 5, given + 6, given + 7, given + 8, given + 9, given + 10,
-                          &at.intercept, &goal, &seconds))
+                          &entries, &width, FOUR(given), FOUR(given + 4), given + 8, given + 9,
+                          given + 10, &at.intercept, &goal, &seconds))
         return NULL;
     if (X.N < 1 || X.n < 1 || X.d < 1 || at.c < 1 || X.N > INT32_MAX || entries > INT32_MAX ||
         width > INT32_MAX ||
@@ -403,15 +398,11 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
         at.c * X.N, X.N, at.blocks, at.c * X.N, at.size, at.c};
     Py_buffer views[ARRAYS];
     void *of[ARRAYS];
-    int n_views = 0, done = -1;
-    for (; n_views < ARRAYS; n_views++) {
-        if (!get(given[n_views], views + n_views, "iididdddddd"[n_views], sizes[n_views],
-                 n_views >= Z))
-            goto end;
-        of[n_views] = views[n_views].buf;
-    }
+    int done = -1;
+    if (!get_arrays(ARRAYS, given, views, of, "iididdddddd", sizes, Z))
+        return NULL;
     at.end = now() + seconds;
-    at.limit = of[LIMIT], at.center = of[CENTER], at.Z = of[Z];
+    at.y = of[Y], at.a = of[WEIGHT], at.limit = of[LIMIT], at.center = of[CENTER], at.Z = of[Z];
     Py_BEGIN_ALLOW_THREADS
     done = run(&at, &X, entries, width, of, goal, &left);
     Py_END_ALLOW_THREADS
@@ -419,9 +410,7 @@ PyObject *minimise_curved(PyObject *self, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
     else if (done < 0)
         PyErr_NoMemory();
-end:
-    while (n_views > 0)
-        PyBuffer_Release(views + --n_views);
+    release(ARRAYS, views);
     if (PyErr_Occurred())
         return NULL;
     return Py_BuildValue("id", done, left);

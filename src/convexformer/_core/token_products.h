@@ -1,15 +1,7 @@
 /* Products with tokens whose entries are NUMBERs, in float32. Included once for each: a token is
    read a few rows and many samples at a time, which up to four outputs share. */
 
-#define LANES 1
-#include "_tiles.h"
-#ifdef HAS_LANES
-#define LANES 16
-#include "_tiles.h"
-#define CHOSEN(name) (wide ? NAMED(name##_wide) : NAMED(name))
-#else
-#define CHOSEN(name) ((void)wide, NAMED(name))
-#endif
+#include "token_tiles.h"
 
 VECTORISED static float NAMED(one_by_one)(Py_ssize_t some, const NUMBER *a, const float *x)
 {
@@ -27,7 +19,6 @@ static void NAMED(products)(Py_ssize_t N, Py_ssize_t m, const NUMBER *A, Py_ssiz
     for (Py_ssize_t j = 0; j < m; j++)
         for (Py_ssize_t l = 0; l < c; l++)
             out[j * by_a + l * by_x] = 0;
-    const int wide = is_wide(N);
     const Py_ssize_t most = SOME / (c > 2 ? 4 : c); /* of one, so that all stay in cache */
     for (Py_ssize_t first = 0; first < N; first += most) {
         const Py_ssize_t some = N - first < most ? N - first : most;
@@ -71,7 +62,6 @@ VECTORISED static void NAMED(subtract_few)(Py_ssize_t N, Py_ssize_t d, const NUM
                                            Py_ssize_t few, const double *const *move,
                                            double *const *e)
 {
-    const int wide = is_wide(N);
     const Py_ssize_t rows = few == 1 ? 8 : 4;
     float room[4 * NEAR + LINE / sizeof(float)], (*sum)[NEAR] = (float(*)[NEAR])aligned(room);
     for (Py_ssize_t first = 0; first < N; first += NEAR) {
@@ -101,5 +91,3 @@ VECTORISED static void NAMED(subtract_few)(Py_ssize_t N, Py_ssize_t d, const NUM
         }
     }
 }
-
-#undef CHOSEN

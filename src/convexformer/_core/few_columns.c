@@ -1,8 +1,12 @@
 /* Products of X with a few columns, compiled: in one pass over X, for which large products have no
    time to prepare. */
 
-#include "../_compiled.h"
-#include "../_products.h"
+#include "common.h"
+#define NUMBER double
+#define NAMED(name) name##_doubles
+#include "four_by_four.h"
+#undef NUMBER
+#undef NAMED
 #include <stdlib.h>
 #include <string.h>
 
@@ -145,7 +149,7 @@ static void run(const Few *at, int transposed, int lanes)
         correlate_lanes(at, lanes);
 }
 
-static PyObject *multiply(PyObject *self, PyObject *args)
+KERNEL(few_columns_product)
 {
     PyObject *given[3];
     Py_buffer views[3];
@@ -177,24 +181,4 @@ static PyObject *multiply(PyObject *self, PyObject *args)
     if (!enough)
         return PyErr_NoMemory();
     Py_RETURN_NONE;
-}
-
-static PyMethodDef methods[] = {
-    {"multiply", multiply, METH_VARARGS,
-     "multiply((N, p, c), transposed, X, by, out)\n\n"
-     "out (N, c) = X by of X (N, p) and by (p, c), or, transposed, out (p, c) = X' by, for c up to\n"
-     "16."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_few", "Products of X with a few columns.", 0, methods, slots,
-    NULL, NULL, NULL,
-};
-
-PyMODINIT_FUNC PyInit__few(void)
-{
-    return PyModuleDef_Init(&module);
 }

@@ -9,7 +9,7 @@ typedef struct {
     const double *limit;        /* (blocks,) */
     const double *center;       /* (p,): means of columns */
     int intercept, is_flat;     /* the latter: whether all samples score the same */
-    double *y, *a;              /* (c, N): targets, (N,): weights */
+    const double *y, *a;        /* (c, N): targets, (N,): weights */
     double *f, *turn, *trial;   /* (c, N): scores, their move, and those that are tried */
     double *V, *W, *P, *value;  /* (c, N): minus the slope; curvature of pairs; probabilities; loss */
     double *Z, *to, *move, *M;  /* (size,): coefficients, where the model has them, correlations */

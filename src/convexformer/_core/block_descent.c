@@ -9,8 +9,8 @@
    are float32 or int16, and sums of some products float32; what these add up to is float64, as all
    is in coefficients. cycle_numpy.py says the same in NumPy, and stands in where nothing was compiled. */
 
-#include "../_compiled.h"
-#include "_sweeps.h"
+#include "common.h"
+#include "block_descent.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,125 +46,7 @@ static float *aligned(float *room)
     return (float *)(((uintptr_t)room + LINE - 1) / LINE * LINE);
 }
 
-/* Products with tokens ------------------------------------------------------------------------- */
-
-#define TEXT(words) _Pragma(#words)
-#define PRAGMA(words) TEXT(words)
-
-/* Whether rows of N numbers fill wide registers. */
-static int is_wide(Py_ssize_t N)
-{
-    return HAS_WIDE && N % (LINE / sizeof(float)) == 0;
-}
-
-#ifdef HAS_LANES
-WIDE static inline __m512 load_wide_float(const float *a)
-{
-    return _mm512_loadu_ps(a);
-}
-
-WIDE static inline __m512 load_wide_int16(const int16_t *a)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)a)));
-}
-#endif
-
-#define NUMBER float
-#define NAMED(name) name##_float
-#include "_tokens.h"
-#undef NUMBER
-#undef NAMED
-#define NUMBER int16_t
-#define NAMED(name) name##_int16
-#include "_tokens.h"
-#undef NUMBER
-#undef NAMED
-
-VECTORISED static void to_floats(Py_ssize_t size, const double *x, float *floats)
-{
-#pragma omp simd
-    for (Py_ssize_t i = 0; i < size; i++)
-        floats[i] = (float)x[i];
-}
-
-/* r[l, j] = the change of correlations of token k with c of e, or, in samples, of its floats. */
-static void correlate(const Round *at, Py_ssize_t k, Py_ssize_t c, const double *e,
-                      const float *floats, double *r)
-{
-    const Py_ssize_t N = at->N, d = at->d;
-    if (!at->in_samples)
-        for (Py_ssize_t l = 0; l < c; l++)
-            memcpy(r + l * d, e + l * N + k * d, d * sizeof *r);
-    else if (at->packed)
-        products_int16(N, d, at->A[k], c, floats, r, 1, d);
-    else if (d < c)
-        products_float(N, c, floats, d, at->A[k], r, d, 1);
-    else
-        products_float(N, d, at->A[k], c, floats, r, 1, d);
-}
-
-/* e[l] -= sum_j move[l, j] A[j], for c outputs */
-VECTORISED static void subtract_double(const Round *at, Py_ssize_t c, const double *A,
-                                       const double *move, double *e)
-{
-    const Py_ssize_t N = at->N, d = at->d;
-    Py_ssize_t l = 0;
-    for (; d < 4 && l + 4 <= c; l += 4, e += 4 * N, move += 4 * d) /* outputs share what is read */
-        for (Py_ssize_t j = 0; j < d; j++) {
-            const double *a = A + j * N, *m = move + j;
-            const double m0 = m[0], m1 = m[d], m2 = m[2 * d], m3 = m[3 * d];
-            double *e1 = e + N, *e2 = e1 + N, *e3 = e2 + N;
-#pragma omp simd
-            for (Py_ssize_t i = 0; i < N; i++)
-                e[i] -= m0 * a[i], e1[i] -= m1 * a[i], e2[i] -= m2 * a[i], e3[i] -= m3 * a[i];
-        }
-    for (; l < c; l++, e += N, move += d) {
-        Py_ssize_t j = 0;
-        for (; j + 4 <= d; j += 4) {
-            const double *a0 = A + j * N, *a1 = a0 + N, *a2 = a1 + N, *a3 = a2 + N, *m = move + j;
-#pragma omp simd
-            for (Py_ssize_t i = 0; i < N; i++)
-                e[i] -= (m[0] * a0[i] + m[1] * a1[i]) + (m[2] * a2[i] + m[3] * a3[i]);
-        }
-        for (; j < d; j++) {
-            const double *a = A + j * N;
-#pragma omp simd
-            for (Py_ssize_t i = 0; i < N; i++)
-                e[i] -= move[j] * a[i];
-        }
-    }
-}
-
-/* The same in samples, four outputs that move at a time. */
-static void subtract_samples(const Round *at, Py_ssize_t c, const void *A, const double *move,
-                             double *e)
-{
-    const Py_ssize_t N = at->N, d = at->d;
-    const double *moves[4];
-    double *es[4];
-    Py_ssize_t few = 0;
-    for (Py_ssize_t l = 0; l < c; l++) {
-        if (is_used(d, move + l * d)) {
-            moves[few] = move + l * d;
-            es[few++] = e + l * N;
-        }
-        if (few == 4 || (few > 0 && l == c - 1)) {
-            if (at->packed)
-                subtract_few_int16(N, d, A, few, moves, es);
-            else
-                subtract_few_float(N, d, A, few, moves, es);
-            few = 0;
-        }
-    }
-}
-
-static void subtract(const Round *at, Py_ssize_t c, Py_ssize_t k, const double *move, double *e)
-{
-    if (at->in_samples)
-        subtract_samples(at, c, at->A[k], move, e);
-    else
-        subtract_double(at, c, at->A[k], move, e);
-}
+#include "block_products.h"
 
 /* out = G x */
 static inline void bend(Py_ssize_t d, const float *G, const double *x, float *out)
@@ -185,39 +67,6 @@ static inline void bend(Py_ssize_t d, const float *G, const double *x, float *ou
             out[i] += by * g[i];
     }
 }
-
-#ifdef HAS_LANES
-#define COLUMNS 64 /* whose sums stay in registers, */
-#define BEND(d, ...) (HAS_WIDE && d >= COLUMNS ? bend_wide : bend)(d, __VA_ARGS__)
-
-/* The same of wide tokens; two sums of each column, so that none waits for the last. */
-WIDE static void bend_wide(Py_ssize_t d, const float *G, const double *x, float *out)
-{
-    for (Py_ssize_t i = 0; i < d; i += COLUMNS, G += COLUMNS) {
-        const uint64_t left = d - i < COLUMNS ? (UINT64_C(1) << (d - i)) - 1 : ~UINT64_C(0);
-#define START(q)                                                                                   \
-    const __mmask16 there##q = (__mmask16)(left >> 16 * q);                                        \
-    __m512 s##q = _mm512_setzero_ps(), t##q = s##q;
-        EACH_ROW(START)
-#undef START
-        for (Py_ssize_t j = 0; j < d; j += 2) {
-            const float *g = G + j * d, *h = j + 1 < d ? g + d : g;
-            const __m512 by = _mm512_set1_ps((float)x[j]);
-            const __m512 more = _mm512_set1_ps(j + 1 < d ? (float)x[j + 1] : 0.f);
-#define ADD(q)                                                                                     \
-    s##q += by * _mm512_maskz_loadu_ps(there##q, g + 16 * q);                                      \
-    t##q += more * _mm512_maskz_loadu_ps(there##q, h + 16 * q);
-            EACH_ROW(ADD)
-#undef ADD
-        }
-#define STORE(q) _mm512_mask_storeu_ps(out + i + 16 * q, there##q, s##q + t##q);
-        EACH_ROW(STORE)
-#undef STORE
-    }
-}
-#else
-#define BEND bend
-#endif
 
 /* Sweeps --------------------------------------------------------------------------------------- */
 
@@ -250,7 +99,7 @@ VECTORISED static int best_move(const Round *at, Py_ssize_t k, const double *z, 
         if (d == 1 || change <= NEARLY * moved)
             break;
         for (Py_ssize_t l = 0; l < size; l += d)
-            BEND(d, at->gram[k], move + l, bent + l);
+            bend(d, at->gram[k], move + l, bent + l);
     }
     return moved > 0;
 }
@@ -297,8 +146,7 @@ static void visit(const Round *at, Py_ssize_t k, int new, double *e, double *scr
     subtract(at, at->c, k, move, e);
 }
 
-#include "_anderson.h"
-#include "_plane.h"
+#include "anderson.h"
 
 /* Bring M and the squares of v up to date for Z, which was `before` when they were; e is what
    changed since. */
@@ -341,9 +189,9 @@ static void measure(const Round *at, Py_ssize_t first, double *value, double *ga
     *gap += 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * inner;
 }
 
-/* Sweeps all one way, each of which goes on from the last, and the point to which they seem to lead.
-   Returns the change there. */
-static double *run_forward(const Round *at, double *Zs, double *es, double *scratch, float *floats)
+/* Sweeps, each of which goes on from the last, and the point to which they seem to lead. Returns the
+   change there. */
+static double *run_sweeps(const Round *at, double *Zs, double *es, double *scratch, float *floats)
 {
     const Py_ssize_t all = at->n * at->d * at->c, length = at->c * at->N, sweeps = at->sweeps;
     for (Py_ssize_t s = 1; s <= sweeps; s++) {
@@ -358,32 +206,13 @@ static double *run_forward(const Round *at, double *Zs, double *es, double *scra
     return es + sweeps * length;
 }
 
-/* Sweeps to and fro, after each of which every part moves to the best point of a plane. What was
-   visited last is visited first, while it is near. */
-static double *run_to_and_fro(const Round *at, double *Zs, double *es, double *scratch,
-                              float *floats)
-{
-    const Py_ssize_t n = at->n, all = n * at->d * at->c, length = at->c * at->N;
-    double *e = es, *e0 = es + length, *Z0 = Zs + all;
-    for (Py_ssize_t s = 1; s <= at->sweeps; s++) {
-        memcpy(Z0, at->Z, all * sizeof *Z0);
-        memcpy(e0, e, length * sizeof *e0);
-        for (Py_ssize_t k = 0; k < n; k++)
-            visit(at, s % 2 ? k : n - 1 - k, s == 1, e, scratch, floats);
-        for (Py_ssize_t first = 0; first < at->c; first += at->part)
-            search_plane(at, first, Z0, e0, e, (double(*)[PRODUCTS])scratch);
-    }
-    return e;
-}
-
 int run_cycle(Round *at, double *value, double *gap)
 {
     const Py_ssize_t one = at->d * at->c, all = at->n * one, length = at->c * at->N;
-    const Py_ssize_t points = at->last == NULL ? at->sweeps + 2 : 2;
-    const Py_ssize_t most = 3 * one > PRODUCTS * at->n ? 3 * one : PRODUCTS * at->n;
+    const Py_ssize_t points = at->sweeps + 2;
     double *Zs = calloc(points * all, sizeof *Zs);
     double *es = calloc(points * length, sizeof *es);
-    double *scratch = malloc(most * sizeof *scratch);
+    double *scratch = malloc(3 * one * sizeof *scratch);
     float *room = malloc((length > one ? length : one) * sizeof *room + LINE);
     float *floats = aligned(room);
     at->live = malloc(at->c / at->part * sizeof *at->live);
@@ -391,8 +220,7 @@ int run_cycle(Round *at, double *value, double *gap)
                        at->live != NULL;
     if (enough) {
         memcpy(Zs, at->Z, all * sizeof *Zs);
-        const double *e = (at->last == NULL ? run_forward : run_to_and_fro)(at, Zs, es, scratch,
-                                                                            floats);
+        const double *e = run_sweeps(at, Zs, es, scratch, floats);
         update(at, Zs, e, scratch, floats);
         *value = *gap = 0;
         for (Py_ssize_t first = 0; first < at->c; first += at->part)
@@ -408,7 +236,7 @@ int run_cycle(Round *at, double *value, double *gap)
 
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
-#define ARRAYS 6 /* besides tokens and their Gram matrices */
+#define ARRAYS 5 /* besides tokens and their Gram matrices */
 
 /* n matrices of `size` numbers, in one array or a tuple of n; says how many views that takes, or
    -1, and then leaves none. */
@@ -461,24 +289,21 @@ static int too_large(const Round *at)
     return fmax(n * d * fmax(N, d), (SWEEPS + 2) * c * fmax(n * d, N)) > most;
 }
 
-static PyObject *cycle(PyObject *self, PyObject *args)
+KERNEL(block_descent)
 {
     PyObject *tokens, *grams, *given[ARRAYS];
     Round at = {.sweeps = SWEEPS};
-    int to_and_fro;
-    if (!PyArg_ParseTuple(args, "OO(nnnnnpp)OOOOOO|n", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
-                          &at.part, &at.in_samples, &to_and_fro, given, given + 1, given + 2,
-                          given + 3, given + 4, given + 5, &at.sweeps))
+    if (!PyArg_ParseTuple(args, "OO(nnnnnp)OOOOO|n", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
+                          &at.part, &at.in_samples, given, given + 1, given + 2, given + 3,
+                          given + 4, &at.sweeps))
         return NULL;
-    const int most = to_and_fro ? TO_AND_FRO : SWEEPS;
-    if (at.sweeps < 1 || at.sweeps > most)
-        return PyErr_Format(PyExc_ValueError, "There must be 1 to %d sweeps.", most);
+    if (at.sweeps < 1 || at.sweeps > SWEEPS)
+        return PyErr_Format(PyExc_ValueError, "There must be 1 to %d sweeps.", SWEEPS);
     if (at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1 || (at.part != at.c && at.part != 1) ||
-        (!at.in_samples && (to_and_fro || at.N != at.n * at.d)) || too_large(&at))
+        (!at.in_samples && at.N != at.n * at.d) || too_large(&at))
         return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and fit.");
     const Py_ssize_t size = at.n * at.d * at.c;
-    const Py_ssize_t sizes[ARRAYS] = {at.n, at.n, at.c / at.part, size, size,
-                                      to_and_fro ? size + at.c * at.N : 0};
+    const Py_ssize_t sizes[ARRAYS] = {at.n, at.n, at.c / at.part, size, size};
     Py_buffer views[ARRAYS], *matrices = malloc(2 * at.n * sizeof *matrices);
     Py_ssize_t n_views = 0, n_matrices = 0, more;
     double value = NAN, gap = NAN;
@@ -502,7 +327,6 @@ static PyObject *cycle(PyObject *self, PyObject *args)
             goto end;
     at.step = views[0].buf, at.limit = views[1].buf;
     at.square = views[2].buf, at.Z = views[3].buf, at.M = views[4].buf;
-    at.last = to_and_fro ? views[5].buf : NULL;
     Py_BEGIN_ALLOW_THREADS
     done = run_cycle(&at, &value, &gap);
     Py_END_ALLOW_THREADS
@@ -518,45 +342,7 @@ end:
     return Py_BuildValue("dd", value, gap);
 }
 
-static PyObject *wide(PyObject *self, PyObject *args)
+KERNEL(wide_registers)
 {
     return PyBool_FromLong(HAS_WIDE);
-}
-
-static PyMethodDef methods[] = {
-    {"wide", wide, METH_NOARGS,
-     "wide()\n\nWhether products with tokens fill wide registers, of which int16 takes half."},
-    {"cycle", cycle, METH_VARARGS,
-     "cycle(tokens, grams, (n, d, c, N, part, in_samples, to_and_fro), step, limit, square, Z, M,\n"
-     "last, sweeps=6) -> (value, gap)\n\n"
-     "Some sweeps over the tokens, with Anderson's extrapolation, or to and fro, and the gap; square,\n"
-     "Z, M, and the last move, if they go to and fro, in place."},
-    {"transpose", transpose, METH_VARARGS,
-     "transpose(X, groups, center, factor, root, A, (rows, width, n, d, first, N))\n\n"
-     "Columns of n groups of d less their center, times a factor of each and the root of weights,\n"
-     "as rows of A, from `first` on; float64 becomes float32."},
-    {"prepare", prepare, METH_VARARGS,
-     "prepare(A, gram, unit, packed, (n, d, N))\n\n"
-     "Gram matrices of tokens, and, unless it is None, tokens packed: over units of their own, by\n"
-     "which `unit` grows, or is 0 where entries do not fit."},
-    {"minimise_curved", minimise_curved, METH_VARARGS,
-     "minimise_curved((N, n, d, c, blocks, entries, width), start, column, X, place, center, Y,\n"
-     "weight, limit, F, Z, b, intercept, goal, seconds) -> (done, gap)\n\n"
-     "Newton's method for a logistic loss (c = 1) or a softmax, from Z with scores F. In place are Z\n"
-     "and b, to which moves of the intercepts are added. X is dense where entries is -1; those of\n"
-     "its columns count that have a place, less their center. It is done where the gap is below its\n"
-     "goal, or where that would take more seconds: then the next call may go on from there."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_sweeps", "Sweeps of block descent, compiled.", 0, methods, slots,
-    NULL, NULL, NULL,
-};
-
-PyMODINIT_FUNC PyInit__sweeps(void)
-{
-    return PyModuleDef_Init(&module);
 }

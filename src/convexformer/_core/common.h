@@ -10,9 +10,9 @@
 #elif __GNUC__ >= 12
 #define VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define WIDE __attribute__((target("arch=x86-64-v4"))) /* only to be called if HAS_WIDE */
-#define HAS_WIDE __builtin_cpu_supports("x86-64-v4")
-#define HAS_LANES
+#define WIDE_LANES
 #include <immintrin.h>
+#define HAS_WIDE __builtin_cpu_supports("x86-64-v4")
 #else
 #define VECTORISED __attribute__((target_clones("avx2", "default")))
 #endif
@@ -33,6 +33,12 @@
 #else
 #define FETCH(place) ((void)(place))
 #endif
+
+/* What the extension exports: module.c says of every kernel which arrays it takes. */
+#define KERNEL(name) PyObject *core_##name(PyObject *self, PyObject *args)
+
+/* For PyArg_ParseTuple. */
+#define FOUR(given) (given), (given) + 1, (given) + 2, (given) + 3
 
 /* A contiguous array of `size` numbers of a type. */
 static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int writable)

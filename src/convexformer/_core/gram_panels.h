@@ -2,51 +2,19 @@
    packed a block at a time into panels of PANEL columns, which stay in cache, and these multiplied
    with each other by tiles that stay in registers; what blocks add up to is float64. */
 
-/* q (TILE, PANEL) += a' b, of TILE columns of one panel and all of another. Of what is multiplied
-   next a line is fetched for every row, as memory is idle meanwhile. */
+/* q (TILE, PANEL) += a' b, of TILE columns of one panel and all of another. */
 VECTORISED static void NAMED(add_tile)(Py_ssize_t rows, const NUMBER *a, const NUMBER *b,
-                                       const char *next, double *q, Py_ssize_t by)
+                                       double *q, Py_ssize_t by)
 {
     NUMBER sum[TILE][PANEL] = {{0}};
-    for (Py_ssize_t i = 0; i < rows; i++, a += PANEL, b += PANEL, next += LINE) {
-        FETCH(next);
+    for (Py_ssize_t i = 0; i < rows; i++, a += PANEL, b += PANEL)
         for (int r = 0; r < TILE; r++)
 #pragma omp simd
             for (int l = 0; l < PANEL; l++)
                 sum[r][l] += a[r] * b[l];
-    }
     for (int r = 0; r < TILE; r++)
         for (int l = 0; l < PANEL; l++)
             q[r * by + l] += sum[r][l];
-}
-
-/* The same of twice as many columns and two panels: registers are many, and as wide as a panel, so
-   that fewer sums would wait for each other. Two lines are fetched. */
-WIDE static void NAMED(add_wide_tile)(Py_ssize_t rows, const NUMBER *a, const NUMBER *b,
-                                      const char *next, double *q, Py_ssize_t by)
-{
-    const NUMBER *c = b + PITCH * PANEL;
-    NUMBER sum[2 * TILE][PANEL], other[2 * TILE][PANEL];
-    for (int r = 0; r < 2 * TILE; r++)
-        for (int l = 0; l < PANEL; l++)
-            sum[r][l] = other[r][l] = 0;
-    for (Py_ssize_t i = 0; i < rows; i++, a += PANEL, b += PANEL, c += PANEL, next += 2 * LINE) {
-        FETCH(next);
-        FETCH(next + LINE);
-        for (int r = 0; r < 2 * TILE; r++) {
-#pragma omp simd
-            for (int l = 0; l < PANEL; l++)
-                sum[r][l] += a[r] * b[l];
-#pragma omp simd
-            for (int l = 0; l < PANEL; l++)
-                other[r][l] += a[r] * c[l];
-        }
-    }
-    for (int r = 0; r < 2 * TILE; r++)
-        for (int l = 0; l < PANEL; l++) {
-            q[r * by + l] += sum[r][l];
-            q[r * by + PANEL + l] += other[r][l];
-        }
 }
 
 /* q (PANEL,) += beside' b, of one more column and a panel; four rows at a time, whose sums do not
@@ -91,25 +59,6 @@ VECTORISED static void NAMED(pack)(const Columns *of, Py_ssize_t first, Py_ssize
         beside[i] = 0;
 }
 
-/* q += products of the columns of a panel with those from it on, up to `size`, of `rows` rows. What
-   lies from `next` to `end` is fetched meanwhile; returns up to where. */
-static const char *NAMED(add_panel)(Py_ssize_t rows, const NUMBER *panel, Py_ssize_t size,
-                                    const char *next, const char *end, double *q, Py_ssize_t by)
-{
-    for (Py_ssize_t l = 0, step; l < size; l += step) {
-        const int two = HAS_WIDE && l + PANEL < size;
-        const Py_ssize_t fetched = (1 + two) * rows * LINE;
-        step = (1 + two) * PANEL;
-        for (int j = 0; j < PANEL; j += (1 + two) * TILE) {
-            const char *from = next < end ? next : (const char *)panel; /* which is there already */
-            (two ? NAMED(add_wide_tile) : NAMED(add_tile))(
-                rows, panel + j, panel + l * PITCH, from, q + j * by + l, by);
-            next += next < end ? fetched : 0;
-        }
-    }
-    return next;
-}
-
 /* Products of the first `own` columns with all, to q, and of the one beside with these, to b; both
    have room for whole panels. 0 where memory is short. */
 static int NAMED(multiply)(const Columns *of, Py_ssize_t rows, Py_ssize_t own, double *q, double *b)
@@ -120,16 +69,14 @@ static int NAMED(multiply)(const Columns *of, Py_ssize_t rows, Py_ssize_t own, d
         return 0;
     for (Py_ssize_t first = 0, some; first < rows; first += some) {
         some = rows - first < BLOCK ? rows - first : BLOCK;
-        const Py_ssize_t left = WHOLE * of->p < of->width ? 0 : rows - first - some;
-        const double *next = of->x + (first + some) * of->width;
-        const double *end = next + (left < some ? left : some) * of->width;
-        const char *fetched = (const char *)next;
         NAMED(pack)(of, first, some, beside, panels);
         for (Py_ssize_t k = 0; k < own; k += PANEL) { /* half of what is symmetric */
             const NUMBER *panel = panels + k * PITCH;
             NAMED(add_beside)(some, beside, panel, b + k);
-            fetched = NAMED(add_panel)(some, panel, padded - k, fetched, (const char *)end,
-                                       q + k * padded + k, padded);
+            for (Py_ssize_t l = 0; l < padded - k; l += PANEL)
+                for (int j = 0; j < PANEL; j += TILE)
+                    NAMED(add_tile)(some, panel + j, panel + l * PITCH, q + (k + j) * padded + k + l,
+                                    padded);
         }
     }
     for (Py_ssize_t j = 0; j < own; j++)

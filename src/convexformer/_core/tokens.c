@@ -1,7 +1,7 @@
 /* Tokens made ready for sweeps: read by columns, packed, with Gram matrices of their own. */
 
-#include "../_compiled.h"
-#include "_sweeps.h"
+#include "common.h"
+#include "block_descent.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,7 +13,6 @@
 #define SMALLEST 1e-30f  /* largest entry of one that is not as good as zero */
 #define COARSE 1023.f    /* largest entry of one whose Gram matrix is formed, */
 #define FITTING 2048     /* products of two that fit an int32 together, */
-#define WIDE_INTEGERS 32 /* int16 that fill a wide register, */
 #define FEWEST_DIGITS 16 /* and the mean square that it must have for digits */
 
 /* Tokens as rows ------------------------------------------------------------------------------ */
@@ -27,39 +26,6 @@ typedef struct {
     const double *root;   /* (rows,) */
     float *A;             /* (n, d, N) */
 } Transpose;
-
-/* to[m, l] = from[l, m], of eight rows and columns: these lie `apart`, those COLUMNS. */
-#if defined(__clang__) || __GNUC__ >= 12
-typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
-#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-
-static inline void turn(const float *from, float *to, Py_ssize_t apart)
-{
-    Eight x[8], y[8];
-    for (int l = 0; l < 8; l++)
-        x[l] = *(const Eight *)(from + l * COLUMNS);
-    for (int l = 0; l < 8; l += 2) {
-        y[l] = MIX(x[l], x[l + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        y[l + 1] = MIX(x[l], x[l + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-    }
-    for (int l = 0; l < 8; l += 4)
-        for (int h = 0; h < 2; h++) {
-            x[l + 2 * h] = MIX(y[l + h], y[l + h + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            x[l + 2 * h + 1] = MIX(y[l + h], y[l + h + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int m = 0; m < 4; m++) {
-        *(Eight *)(to + m * apart) = MIX(x[m], x[m + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        *(Eight *)(to + (m + 4) * apart) = MIX(x[m], x[m + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-}
-#else
-static inline void turn(const float *from, float *to, Py_ssize_t apart)
-{
-    for (int m = 0; m < 8; m++)
-        for (int l = 0; l < 8; l++)
-            to[m * apart + l] = from[l * COLUMNS + m];
-}
-#endif
 
 /* A[k, j, first + i] = factor[k] root[i] (X[i, group[k] d + j] - center[k, j]), by tiles. */
 VECTORISED static void transpose_groups(const Transpose *at)
@@ -86,26 +52,22 @@ VECTORISED static void transpose_groups(const Transpose *at)
                 m = end;
             }
             float *A = at->A + j * at->N + at->first + i;
-            const Py_ssize_t whole = some / 8 * 8;
-            for (m = 0; m + 8 <= few; m += 8)
-                for (Py_ssize_t l = 0; l < whole; l += 8)
-                    turn(&rows[l][m], A + m * at->N + l, at->N);
             for (Py_ssize_t o = 0; o < few; o++)
-                for (Py_ssize_t l = o < m ? whole : 0; l < some; l++)
+                for (Py_ssize_t l = 0; l < some; l++)
                     A[o * at->N + l] = rows[l][o];
         }
     }
 }
 
-PyObject *transpose(PyObject *self, PyObject *args)
+KERNEL(transpose_tokens)
 {
     enum { GIVEN = 6 };
     PyObject *given[GIVEN];
     Py_buffer views[GIVEN];
     Transpose at;
-    int n_views = 0, sound = 1;
-    if (!PyArg_ParseTuple(args, "OOOOOO(nnnnnn)", given, given + 1, given + 2, given + 3, given + 4,
-                          given + 5, &at.rows, &at.width, &at.n, &at.d, &at.first, &at.N))
+    void *arrays[GIVEN];
+    int sound = 1;
+    if (!PyArg_ParseTuple(args, "OOOOOO(nnnnnn)", FOUR(given), given + 4, given + 5, &at.rows, &at.width, &at.n, &at.d, &at.first, &at.N))
         return NULL;
     if (at.rows < 0 || at.width < 0 || at.n < 0 || at.d < 1 || at.first < 0 ||
         at.rows > at.N - at.first)
@@ -115,11 +77,10 @@ PyObject *transpose(PyObject *self, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
     const Py_ssize_t sizes[GIVEN] = {at.rows * at.width, at.n,    at.n * at.d,
                                      at.n,               at.rows, at.n * at.d * at.N};
-    for (; n_views < GIVEN; n_views++)
-        if (!get(given[n_views], views + n_views, "didddf"[n_views], sizes[n_views], n_views == 5))
-            goto end;
-    at.X = views[0].buf, at.group = views[1].buf, at.center = views[2].buf;
-    at.factor = views[3].buf, at.root = views[4].buf, at.A = views[5].buf;
+    if (!get_arrays(GIVEN, given, views, arrays, "didddf", sizes, 5))
+        return NULL;
+    at.X = arrays[0], at.group = arrays[1], at.center = arrays[2];
+    at.factor = arrays[3], at.root = arrays[4], at.A = arrays[5];
     for (Py_ssize_t k = 0; k < at.n; k++)
         sound &= at.group[k] >= 0 && at.group[k] < at.width / at.d;
     if (sound) {
@@ -128,9 +89,7 @@ PyObject *transpose(PyObject *self, PyObject *args)
         Py_END_ALLOW_THREADS
     } else
         PyErr_SetString(PyExc_ValueError, "Groups must be within the rows.");
-end:
-    while (n_views > 0)
-        PyBuffer_Release(views + --n_views);
+    release(GIVEN, views);
     if (PyErr_Occurred())
         return NULL;
     Py_RETURN_NONE;
@@ -178,39 +137,6 @@ VECTORISED static void add_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, 
     G[0] += s30, G[1] += s31, G[2] += s32, G[3] += s33;
 }
 
-#ifdef HAS_LANES
-/* The same, of samples that fill wide registers. */
-WIDE static void add_wide_tile(Py_ssize_t N, Py_ssize_t few, const int16_t *A, const int16_t *B,
-                               Py_ssize_t d, float *G)
-{
-#define START(r)                                                                                   \
-    __m512i s##r##0 = _mm512_setzero_si512(), s##r##1 = s##r##0, s##r##2 = s##r##0;                \
-    __m512i s##r##3 = s##r##0;
-    EACH_ROW(START)
-#undef START
-    for (Py_ssize_t i = 0; i < few; i += WIDE_INTEGERS) {
-        const __m512i b0 = _mm512_loadu_si512(B + i), b1 = _mm512_loadu_si512(B + N + i);
-        const __m512i b2 = _mm512_loadu_si512(B + 2 * N + i), b3 = _mm512_loadu_si512(B + 3 * N + i);
-#define MULTIPLY(r)                                                                                \
-    const __m512i a##r = _mm512_loadu_si512(A + r * N + i);                                        \
-    s##r##0 = _mm512_add_epi32(s##r##0, _mm512_madd_epi16(a##r, b0));                              \
-    s##r##1 = _mm512_add_epi32(s##r##1, _mm512_madd_epi16(a##r, b1));                              \
-    s##r##2 = _mm512_add_epi32(s##r##2, _mm512_madd_epi16(a##r, b2));                              \
-    s##r##3 = _mm512_add_epi32(s##r##3, _mm512_madd_epi16(a##r, b3));
-        EACH_ROW(MULTIPLY)
-#undef MULTIPLY
-    }
-#define STORE(r)                                                                                   \
-    G[r * d] += _mm512_reduce_add_epi32(s##r##0), G[r * d + 1] += _mm512_reduce_add_epi32(s##r##1); \
-    G[r * d + 2] += _mm512_reduce_add_epi32(s##r##2);                                              \
-    G[r * d + 3] += _mm512_reduce_add_epi32(s##r##3);
-    EACH_ROW(STORE)
-#undef STORE
-}
-#else
-#define add_wide_tile add_tile
-#endif
-
 VECTORISED static int32_t dot_integers(Py_ssize_t few, const int16_t *a, const int16_t *b)
 {
     int32_t s = 0;
@@ -222,8 +148,6 @@ VECTORISED static int32_t dot_integers(Py_ssize_t few, const int16_t *a, const i
 /* G = A A' of d rows of integers up to COARSE, of which the sums of FITTING products fit. */
 static void gram_of_integers(Py_ssize_t N, Py_ssize_t d, const int16_t *A, float *G)
 {
-    void (*const add)(Py_ssize_t, Py_ssize_t, const int16_t *, const int16_t *, Py_ssize_t,
-                      float *) = HAS_WIDE && N % WIDE_INTEGERS == 0 ? add_wide_tile : add_tile;
     memset(G, 0, d * d * sizeof *G);
     for (Py_ssize_t first = 0; first < N; first += FITTING) {
         const Py_ssize_t few = N - first < FITTING ? N - first : FITTING;
@@ -231,7 +155,7 @@ static void gram_of_integers(Py_ssize_t N, Py_ssize_t d, const int16_t *A, float
         Py_ssize_t j = 0;
         for (; j + 4 <= d; j += 4)
             for (Py_ssize_t l = 0; l <= j; l += 4)
-                add(N, few, a + j * N, a + l * N, d, G + j * d + l);
+                add_tile(N, few, a + j * N, a + l * N, d, G + j * d + l);
         for (; j < d; j++)
             for (Py_ssize_t l = 0; l <= j; l++)
                 G[j * d + l] += dot_integers(few, a + j * N, a + l * N);
@@ -283,41 +207,34 @@ static void prepare_token(Py_ssize_t N, Py_ssize_t d, const float *a, int16_t *p
         G[j] *= scale * scale;
 }
 
-PyObject *prepare(PyObject *self, PyObject *args)
+KERNEL(prepare_tokens)
 {
     PyObject *given[4];
     Py_buffer views[4];
     Py_ssize_t n, d, N;
-    int n_views = 0;
-    int16_t *coarse = NULL;
-    if (!PyArg_ParseTuple(args, "OOOO(nnn)", given, given + 1, given + 2, given + 3, &n, &d, &N))
+    void *at[4];
+    if (!PyArg_ParseTuple(args, "OOOO(nnn)", FOUR(given), &n, &d, &N))
         return NULL;
     if (n < 0 || d < 1 || N < 1 || (double)n * d * fmax(d, N) > PY_SSIZE_T_MAX / 8.0)
         return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
     const int packs = given[3] != Py_None;
     const Py_ssize_t sizes[4] = {n * d * N, n * d * d, n, n * d * N};
-    for (; n_views < 3 + packs; n_views++)
-        if (!get(given[n_views], views + n_views, "ffdh"[n_views], sizes[n_views], n_views > 0))
-            goto end;
-    const float *A = views[0].buf;
-    float *G = views[1].buf;
-    double *unit = views[2].buf;
-    int16_t *packed = packs ? views[3].buf : NULL;
-    coarse = malloc(d * N * sizeof *coarse);
+    if (!get_arrays(3 + packs, given, views, at, "ffdh", sizes, 1))
+        return NULL;
+    const float *A = at[0];
+    float *G = at[1];
+    double *unit = at[2];
+    int16_t *packed = packs ? at[3] : NULL, *coarse = malloc(d * N * sizeof *coarse);
     if (coarse == NULL) {
-        PyErr_NoMemory();
-        goto end;
+        release(3 + packs, views);
+        return PyErr_NoMemory();
     }
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t k = 0; k < n; k++)
         prepare_token(N, d, A + k * d * N, packs ? packed + k * d * N : NULL, unit + k, coarse,
                       G + k * d * d);
     Py_END_ALLOW_THREADS
-end:
     free(coarse);
-    while (n_views > 0)
-        PyBuffer_Release(views + --n_views);
-    if (PyErr_Occurred())
-        return NULL;
+    release(3 + packs, views);
     Py_RETURN_NONE;
 }
