@@ -146,7 +146,7 @@ class Hostile:
             self.Y,
             self.weight,
         )
-        b = moved.outer_intercept(Z, moved.settle(Z, moved.scores(Z), moved.null_intercept)[0])
+        b = moved.at(Z, moved.null.b).intercept
         lift = [
             sum(map(_product, map(float, start), z.tolist())) for z in Z.reshape(-1, Z.shape[2]).T
         ]
@@ -215,9 +215,8 @@ def test_certificates_read_nothing_that_a_solver_left():
     solution = solve(problem, 0.1 * problem.beta_max)
     expected = problem.certificate(solution.Z, solution.intercept, solution.certificate.beta)
     lie = np.zeros((40, 1))
-    lie.flags.writeable = False
-    problem._keep_scores(solution.Z, lie)
-    problem._expanded = (lie, (lie, lie, lie))
+    lies = {"V": lie, "M": np.zeros(problem.shape), "norms": np.zeros((5, 1)), "loss": 0.0}
+    problem.null.__dict__.update(lies)  # the only point that a problem keeps
     found = problem.certificate(solution.Z, solution.intercept, solution.certificate.beta)
     assert found == expected
 
@@ -247,7 +246,7 @@ def test_sums_are_exact():
     a, b = rng.normal(size=(2, 300)) * 10.0 ** rng.integers(-20, 20, size=(2, 300))
     assert exact_dot(a, b) == float(sum(map(_product, a.tolist(), b.tolist())))
     problem = Hostile(8).problem()
-    V = problem.dual_direction(problem.null_scores)[0]
+    V = problem.null.V
     near = exactly_balanced(problem, V)
     assert all(sum(map(Fraction, column)) == 0 for column in near.T.tolist())
     np.testing.assert_allclose(near, V, atol=1e-12 * np.abs(V).max())

@@ -6,9 +6,10 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.duals import dual_at
 from tests.generated import small
 from tests.oracle import oracle
-from tests.problem.test_problem import IDS, NAMES, SETTINGS, null_point, random_model
+from tests.problem.test_problem import IDS, NAMES, SETTINGS, random_model
 from tests.raw import Raw
 
 from convexformer.problem import Certificate
@@ -59,7 +60,7 @@ def test_the_bound_is_feasible(setting, best):
     for scale, seed in itertools.product((0.01, 0.1, 1.0, 30.0), range(3)):
         Z, b = random_model(raw, seed, scale)
         S = problem.scores(Z)
-        point = problem.dual_point(S + (problem.best_intercept(S, b) if best else b))
+        point = dual_at(problem, S + (problem.risk.best_intercept(S, b) if best else b))
         slack = 1e-12 * (1 + np.abs(point.V))
         assert np.all(lower - slack <= point.V) and np.all(upper + slack >= point.V)
         if raw.intercept:
@@ -67,7 +68,7 @@ def test_the_bound_is_feasible(setting, best):
         if raw.loss == "softmax":  # probabilities sum to one
             np.testing.assert_allclose(point.V.sum(axis=1), 0, atol=1e-12 if best else 1e-10)
         np.testing.assert_allclose(point.M, problem.design.correlate(point.V), rtol=1e-12)
-        assert problem.dual_value(point, beta) <= optimum * (1 + 1e-12)
+        assert problem.dual_value(point.V, point.norms, beta) <= optimum * (1 + 1e-12)
 
 
 def _bounds(raw):
@@ -88,7 +89,7 @@ def test_dual_value_is_the_tables(name, intercept):
     """``D`` inside the norm ball, from the formulas of the theory, weights included."""
     raw = small(name, intercept=intercept, c=3, weighted=True)
     problem = raw.problem()
-    point = null_point(problem)
+    point = problem.null
     V, a, keep = point.V, raw.weight, raw.weight > 0
     U, Y, a = V[keep] / a[keep, None], raw.Y[keep], a[keep]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -102,7 +103,7 @@ def test_dual_value_is_the_tables(name, intercept):
         else:
             entropy = (Y - U) * (1 - np.log(Y - U)) + np.nan_to_num(Y * np.log(Y)) - Y
     expected = float(np.sum(a[:, None] * entropy))
-    assert problem.dual_value(point, 2 * problem.beta_max) == pytest.approx(expected, rel=1e-10)
+    assert point.dual(2 * problem.beta_max) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("name", ["squared", "huber"])
@@ -133,7 +134,7 @@ def test_nearly_constant_counts_have_a_sound_gap(size, intercept):
     Y = np.exp(size * rng.normal(size=(30, 1)))
     problem = Raw(rng.normal(size=(30, 3, 2)), Y, "poisson", intercept=intercept).problem()
     zero = np.zeros(problem.shape)
-    certificate = problem.certificate(zero, problem.null_intercept, 2 * problem.beta_max)
+    certificate = problem.certificate(zero, problem.null.b, 2 * problem.beta_max)
     assert certificate.primal == pytest.approx(
         0.5 * np.sum((Y - Y.mean() ** intercept) ** 2), rel=0.01
     )
@@ -146,7 +147,7 @@ def test_constant_targets_are_fitted_exactly(name, value):
     rng = np.random.default_rng(0)
     problem = Raw(rng.normal(size=(30, 3, 2)), np.full((30, 1), value), name).problem()
     zero = np.zeros(problem.shape)
-    b = problem.outer_intercept(zero, problem.null_intercept)
+    b = problem.outer_intercept(zero, problem.null.b)
     assert problem.certificate(zero, b, problem.beta_max).relative_gap <= 1e-12
     expected = np.log(value) if name == "poisson" else value
     assert b == pytest.approx(expected, rel=1e-15)

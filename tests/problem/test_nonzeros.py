@@ -11,14 +11,11 @@ from convexformer.problem import (
     Squared,
     Token,
     TokenDesign,
-    nonzeros,
 )
 from convexformer.problem.designs import Design
 from convexformer.problem.nonzeros import Nonzeros
 from convexformer.solvers import solve
-from convexformer.solvers.rounds import newton_seconds
-
-compiled = pytest.mark.skipif(not nonzeros.COMPILED, reason="nothing was compiled")
+from convexformer.solvers.choose import newton_seconds
 
 
 def letters(N=700, n=6, d=20, seed=0, dtype=np.float64):
@@ -29,7 +26,6 @@ def letters(N=700, n=6, d=20, seed=0, dtype=np.float64):
     return X * rng.uniform(0.5, 2.0, (N, n, 1)).astype(dtype)
 
 
-@compiled
 @pytest.mark.parametrize(
     ("X", "mask"),
     [
@@ -45,7 +41,7 @@ def letters(N=700, n=6, d=20, seed=0, dtype=np.float64):
     ids=["plain", "float32", "rows apart", "tokens apart", "masked"],
 )
 @pytest.mark.parametrize("c", [1, 3])
-def test_products_are_those_of_all_entries(X, mask, c):
+def test_products_are_those_of_all_entries(core, X, mask, c):
     rng = np.random.default_rng(1)
     design = TokenDesign(X, mask)
     assert design._nonzeros is not None
@@ -65,9 +61,8 @@ def test_products_are_those_of_all_entries(X, mask, c):
     np.testing.assert_allclose(design.correlate(V, groups), M[groups], atol=1e-12)
 
 
-@compiled
 @pytest.mark.parametrize("centered", [False, True])
-def test_gram_matrices_are_those_of_all_entries(centered):
+def test_gram_matrices_are_those_of_all_entries(core, centered):
     rng = np.random.default_rng(1)
     design, W = TokenDesign(letters()), rng.uniform(size=(700, 2))
     center = design.means(W[:, 0]) if centered else None
@@ -84,8 +79,7 @@ def test_gram_matrices_are_those_of_all_entries(centered):
             np.testing.assert_allclose(here, there, atol=1e-11)
 
 
-@compiled
-def test_groups_of_a_gram_matrix_come_in_any_order():
+def test_groups_of_a_gram_matrix_come_in_any_order(core):
     design, W = TokenDesign(letters()), np.random.default_rng(1).uniform(size=(700, 1))
     for groups in (np.array([3, 1]), np.array([5, 0, 2])):
         found, expected = (
@@ -94,9 +88,8 @@ def test_groups_of_a_gram_matrix_come_in_any_order():
         np.testing.assert_allclose(found, expected, atol=1e-11)
 
 
-@compiled
 @pytest.mark.parametrize("offset", [1e4, 1e8, 1.7e9])
-def test_a_column_far_from_zero_keeps_its_digits(offset):
+def test_a_column_far_from_zero_keeps_its_digits(core, offset):
     X, rng = letters(N=2000, n=12), np.random.default_rng(0)
     X[:, 0, 0] = offset + rng.normal(size=2000)
     y = X[:, 1, :1] + 0.5 * rng.normal(size=(2000, 1))
@@ -109,7 +102,6 @@ def test_a_column_far_from_zero_keeps_its_digits(offset):
     assert solution.converged
 
 
-@compiled
 def test_one_product_is_not_worth_listing():
     X, Z = letters(), np.random.default_rng(0).normal(size=(6, 20, 1))
     design = TokenDesign(X)
@@ -119,7 +111,6 @@ def test_one_product_is_not_worth_listing():
     assert design._listed is not None
 
 
-@compiled
 def test_outliers_of_a_huber_loss_are_not_scattered():
     X, rng = letters(N=1000, n=10, d=30), np.random.default_rng(0)
     y = X[:, 1].sum(axis=1, keepdims=True) + rng.standard_t(2, size=(1000, 1))
@@ -127,7 +118,6 @@ def test_outliers_of_a_huber_loss_are_not_scattered():
     assert newton_seconds(dense, 300, 300) > 2 * newton_seconds(sparse, 300, 300)
 
 
-@compiled
 @pytest.mark.parametrize("loss", [Squared(), Logistic(), Softmax()])
 def test_the_same_optimum_is_found(monkeypatch, loss):
     X, rng = letters(), np.random.default_rng(2)
@@ -144,8 +134,7 @@ def test_the_same_optimum_is_found(monkeypatch, loss):
     np.testing.assert_allclose(*(one.certificate.primal for one in found), rtol=2e-8)
 
 
-@compiled
-def test_too_many_entries_are_not_listed():
+def test_too_many_entries_are_not_listed(core):
     X = letters()
     assert TokenDesign(np.random.default_rng(0).normal(size=(700, 6, 20)))._nonzeros is None
     assert TokenDesign(X[:200])._nonzeros is None  # few samples
@@ -159,9 +148,8 @@ def test_too_many_entries_are_not_listed():
     assert Nonzeros.of([(slice(0, 10), A)], 10, 12) is None
 
 
-@compiled
 @pytest.mark.parametrize("columns", [1, 7, 8, 63, 64, 65, 180, 1000, 5000])
-def test_entries_are_all_that_is_not_zero(columns):
+def test_entries_are_all_that_is_not_zero(core, columns):
     rng = np.random.default_rng(columns)
     A = rng.normal(size=(70, columns)) * (rng.random((70, columns)) < 0.05)
     A[13, -1], A[-1, 0] = np.nan, -0.0
@@ -172,21 +160,19 @@ def test_entries_are_all_that_is_not_zero(columns):
     np.testing.assert_array_equal(found.value, A[rows, places])
 
 
-@compiled
-def test_nothing_but_zeros():
+def test_nothing_but_zeros(core):
     X = np.zeros((300, 3, 10))
     assert TokenDesign(X)._nonzeros.size == 0
     problem = Problem(TokenDesign(X), Squared(), Token(), np.arange(300.0)[:, None])
     assert problem.beta_max == 0.0 and solve(problem, 0.0).converged
 
 
-@compiled
-def test_arrays_that_do_not_fit_are_refused():
+def test_arrays_that_do_not_fit_are_refused(compiled):
     X = Nonzeros.of([(slice(0, 4), np.eye(4, 40))], 4, 40)
     place, weight = np.arange(40, dtype=np.int32), np.ones(4)
     Q, q = np.zeros((40, 40)), np.zeros(40)
     good = [(4, 4, 40, 40), X.start, X.column, X.value, weight, place, Q, q]
-    nonzeros._entries.gram(*good)
+    compiled.csr_gram(*good)
     np.testing.assert_array_equal(Q, np.diag(np.arange(40) < 4).astype(float))
     np.testing.assert_array_equal(q, np.diag(Q))
     wrong = {
@@ -199,14 +185,14 @@ def test_arrays_that_do_not_fit_are_refused():
     }
     for j, array in wrong.items():
         with pytest.raises(ValueError, match=r"range|numbers of type"):
-            nonzeros._entries.gram(*good[:j], array, *good[j + 1 :])
+            compiled.csr_gram(*good[:j], array, *good[j + 1 :])
     with pytest.raises(ValueError, match="range"):
-        nonzeros._entries.entries(
+        compiled.csr_entries(
             (4, 40, 0), np.zeros((4, 40)), *(np.zeros(0, np.int32),) * 2, np.zeros(0)
         )
     for product, sizes in (
-        (nonzeros._entries.predict, (40, 4)),
-        (nonzeros._entries.correlate, (4, 40)),
+        (compiled.csr_predict, (40, 4)),
+        (compiled.csr_correlate, (4, 40)),
     ):
         good = [(4, 4, 40, 1), X.start, X.column, X.value, *map(np.zeros, sizes)]
         product(*good)

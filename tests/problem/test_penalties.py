@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convexformer.problem import PENALTIES, Nuclear, Token, TokenOutput
-from convexformer.problem.points import safe_norm
+from convexformer.problem.norms import safe_norm
 
 n, d, c = 5, 3, 4
 WEIGHTS = [None, np.array([0.1, 1.0, 2.0, 5.0, 0.7])]

@@ -18,7 +18,6 @@ from convexformer.problem import (
     TokenDesign,
     TokenOutput,
 )
-from convexformer.problem.foremost import foremost
 from convexformer.solvers import solve
 
 NAMES = list(LOSSES)
@@ -40,11 +39,6 @@ def random_model(raw, seed=0, scale=1.0):
     Z = scale * rng.normal(size=(*raw.X.shape[1:], raw.Y.shape[1]))
     Z[rng.random(len(Z)) < 0.3] = 0.0
     return Z, scale * rng.normal(size=raw.Y.shape[1]) * raw.intercept
-
-
-def null_point(problem):
-    """The dual point of the model without tokens."""
-    return problem.dual_point(np.broadcast_to(problem.null_intercept, problem.Y.shape))
 
 
 def test_objective_and_prediction_are_the_textbook_formulas(raw):
@@ -75,7 +69,7 @@ def test_best_intercept_is_stationary_from_anywhere(name, scale, start):
     raw = small(name, c=3, weighted=True)
     problem = raw.problem()
     S = problem.scores(random_model(raw, scale=scale)[0])
-    b = problem.best_intercept(S, np.full(3, start))
+    b = problem.risk.best_intercept(S, np.full(3, start))
     V = raw.weight[:, None] * problem.loss.dual_point(S + b, problem.Y)
     assert np.all(np.isfinite(b))
     assert np.all(np.abs(V.sum(axis=0)) <= 1e-9 * (np.abs(V).sum(axis=0) + 1e-300))
@@ -84,14 +78,14 @@ def test_best_intercept_is_stationary_from_anywhere(name, scale, start):
 def test_best_huber_intercept_where_every_residual_is_in_the_tail():
     Y = np.array([-1e6, -2e6, 1e6, 3e6, 5.0])[:, None]
     problem = Raw(np.zeros((5, 1, 1)), Y, "huber").problem()
-    b = problem.null_intercept + problem.shift
+    b = problem.null.b + problem.shift
     assert b == pytest.approx(5.0, abs=1.35)
 
 
 def test_no_intercept_means_zero():
     problem = small("logistic", intercept=False).problem()
-    assert problem.best_intercept(np.ones((30, 1)), np.ones(1)) == [0.0]
-    assert problem.null_intercept == [0.0]
+    assert problem.risk.best_intercept(np.ones((30, 1)), np.ones(1)) == [0.0]
+    assert problem.null.b == [0.0]
 
 
 # V at Z = 0, and beta_max -------------------------------------------------------------------------
@@ -120,7 +114,7 @@ def table(raw):
 
 
 def test_dual_point_of_the_null_model(raw):
-    np.testing.assert_allclose(null_point(raw.problem()).V, table(raw), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(raw.problem().null.V, table(raw), rtol=1e-9, atol=1e-12)
 
 
 def test_beta_max_is_the_dual_norm_at_the_null_model(raw):
@@ -134,12 +128,12 @@ def test_beta_max_is_the_dual_norm_at_the_null_model(raw):
 def test_zero_is_optimal_just_above_beta_max_and_not_just_below(raw):
     problem = raw.problem()
     zero = np.zeros(problem.shape)
-    b = problem.outer_intercept(zero, problem.null_intercept)
+    b = problem.outer_intercept(zero, problem.null.b)
     above = problem.certificate(zero, b, 1.0001 * problem.beta_max)
     assert -1e-12 <= above.relative_gap <= 1e-12
     below = 0.999 * problem.beta_max
     assert problem.certificate(zero, b, below).relative_gap > 1e-9
-    point = null_point(problem)  # a step along the most correlated cell descends
+    point = problem.null  # a step along the most correlated cell descends
     cell = problem.penalty.dual_norms(point.M) == point.norms.max()
     Z = np.where(cell[:, None, :], point.M, 0.0)
     descent = [raw.objective(t * Z, b, below) for t in np.geomspace(1e-12, 1e-3, 60)]
@@ -216,7 +210,7 @@ def test_masked_tokens_are_zero_rows(name):
 def reduced_gradient(problem, Z):
     """Gradient in Z of the loss with the intercept minimised out."""
     S = problem.scores(Z)
-    F = S + problem.best_intercept(S, problem.null_intercept)
+    F = S + problem.risk.best_intercept(S, problem.null.b)
     V = problem.weight[:, None] * problem.loss.dual_point(F, problem.Y)
     return -problem.design.correlate(V), F
 
@@ -259,7 +253,7 @@ def test_quadratic_has_no_negative_curvature(name):
     raw = small(name, c=3)
     raw.X = raw.X + 1e4  # where eliminating the intercept could leave rounding below zero
     problem = raw.problem()
-    F = problem.scores(random_model(raw, scale=0.3)[0]) + problem.null_intercept
+    F = problem.scores(random_model(raw, scale=0.3)[0]) + problem.null.b
     for Q in problem.quadratic(np.arange(5), F):
         np.testing.assert_allclose(Q, Q.T, atol=1e-10 * np.abs(Q).max())
         values = np.linalg.eigvalsh(Q)
@@ -314,15 +308,15 @@ def test_samples_without_weight_do_not_silence_the_others():
     assert found == pytest.approx(rest)
 
 
-def test_noise_is_judged_of_the_foremost_tokens_where_all_are_too_many(monkeypatch):
-    monkeypatch.setattr("convexformer.problem.dual.MOST_KEPT", 0)  # as if they were
+def test_noise_is_judged_token_by_token_also_where_nothing_is_kept(monkeypatch):
+    monkeypatch.setattr("convexformer.problem.problem.MOST_KEPT", 0)  # as if it were too much
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 10, 4)).astype(np.float32)
     y = X[:, 1, :1] + rng.normal(size=(2000, 1))
     expected = Problem(TokenDesign(X), Squared(), Token(), y).beta_max
     X[:, 0, 0] = 1.7e12
     problem = Problem(TokenDesign(X), Squared(), Token(), y)
-    assert len(foremost(problem.design, problem.penalty, problem.null_direction)) < 10
+    assert not problem.is_small
     assert problem.beta_max >= 0.99 * expected
 
 

@@ -11,7 +11,7 @@ from tests.sequences import as_targets
 from convexformer.problem import Huber, Logistic, Poisson, Softmax, Squared
 from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import Status
-from convexformer.solvers.sequence import solve_sequence
+from convexformer.solvers.matrix_targets import solve_sequence
 
 LOSSES = ("squared", "huber", "logistic", "softmax", "poisson")
 MEANS = (0.0, 1.0, 1e4, 1e8, 1e12, 1e16)  # of channels, in spreads

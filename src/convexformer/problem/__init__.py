@@ -2,11 +2,11 @@
 
 from .certificate import Certificate
 from .designs import Design
-from .dual import DualPoint
 from .gated import GatedDesign, Gates
 from .losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from .offsets import OffsetDesign, Offsets
 from .penalties import PENALTIES, Nuclear, Penalty, Token, TokenOutput
+from .point import Point
 from .problem import Problem
 from .tokens import TokenDesign
 
@@ -14,7 +14,6 @@ __all__ = [
     "PENALTIES",
     "Certificate",
     "Design",
-    "DualPoint",
     "GatedDesign",
     "Gates",
     "Huber",
@@ -24,6 +23,7 @@ __all__ = [
     "OffsetDesign",
     "Offsets",
     "Penalty",
+    "Point",
     "Poisson",
     "Problem",
     "Softmax",

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .designs import FEW_BYTES, Design, row_slices
-from .points import safe_norm
+from .norms import safe_norm
 
 if TYPE_CHECKING:
     from .problem import Problem
@@ -75,7 +75,9 @@ class PlainProducts:
     def scores(self, Z: Array, constant: Array) -> Bounded:
         groups = np.flatnonzero(Z.any(axis=(1, 2)))
         used = Z[groups]
-        if self.problem.follows:  # one pass gives scores, residuals and their correlations
+        if self.problem.loss.quadratic and self.design.follows(
+            Z.shape[2]
+        ):  # one pass gives scores, residuals and their correlations
             target = self.problem.Y - constant
             S, V, M = self.design.follow(Z, target, self.problem.weight)
             self._known = V, M
@@ -215,7 +217,7 @@ def _primal(
     if loss.joint:
         steepest, E2 = steepest.sum(axis=1, keepdims=True), E2.max(axis=1, keepdims=True)
     upper = value + steepest + 0.5 * E2
-    if not problem.is_plain:  # a sample without weight counts for nothing, infinite or not
+    if not problem.risk.is_plain:  # a sample without weight counts for nothing, infinite or not
         upper = np.where(problem.weight[:, None] > 0, upper, 0.0)
     total = products.total(problem.weight, upper)
     size = Z.shape[1] * c + len(Z)
@@ -228,8 +230,8 @@ def _primal(
 
 
 def _dual(problem: Problem, beta: float, F: Array, products: Products) -> float:
-    fresh = problem.without_memory()
-    V = fresh.dual_direction(fresh.best_scores(F, np.zeros(F.shape[1])))[0]
+    settled = problem.risk.settle(F, np.zeros(F.shape[1]))
+    V = problem.risk.dual_point(settled.F) if settled.V is None else settled.V
     exact = exactly_balanced(problem, V) if np.isfinite(V).all() else None
     if exact is None:
         return 0.0  # losses are not negative
@@ -255,7 +257,7 @@ def _dual(problem: Problem, beta: float, F: Array, products: Products) -> float:
 
 def _quadratic_dual(problem: Problem, V: Array, limits: Array, products: Products) -> float:
     """The best ``s <Y, V> - s^2 / 2 <V, V / a>`` for ``s`` up to the norm ball."""
-    Y, U = problem.Y, problem.unweighted(V)
+    Y, U = problem.Y, problem.risk.unweighted(V)
     top, bottom = products.dot(Y, V), products.dot(V, U)
     low = top.value - top.error - 2 * UNIT * (np.abs(Y) * np.abs(V)).sum(axis=0)
     high = (bottom.value + bottom.error) * (1 + 4 * UNIT)
@@ -270,7 +272,7 @@ def _quadratic_dual(problem: Problem, V: Array, limits: Array, products: Product
 
 
 def _dual_value(problem: Problem, V: Array, limits: Array, products: Products) -> float:
-    loss, U = problem.loss, np.minimum(1.0, limits) * problem.unweighted(V)
+    loss, U = problem.loss, np.minimum(1.0, limits) * problem.risk.unweighted(V)
     U = np.asarray(U, order=loss.order)
     value = loss.dual_value(U, problem.Y)
     error = UNIT * loss.dual_units(U, problem.Y)
@@ -294,7 +296,7 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
         size = size.max(keepdims=True)
     grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - GRID_BITS + 1)
     V = np.rint(V / grid) * grid
-    low, high = problem.bounds
+    low, high = problem.risk.bounds
     if not problem.loss.quadratic:  # whose dual points are free
         low, high = low * (1 - 4 * UNIT), high * (1 - 4 * UNIT)
         outside = (low > V) | (high < V)

@@ -114,6 +114,7 @@ def _means_are_far(problem: Problem) -> bool:
         return False
     some = design.some().reshape(-1, center.size)
     spread = np.ptp(some, axis=0)
-    if not spread.any():
+    farthest = np.abs(center).max()
+    if not spread.any() or farthest <= FAR_MEANS * spread.min():  # the median takes longer
         return False
-    return bool(np.abs(center).max() > FAR_MEANS * np.median(spread[spread > 0]))
+    return bool(farthest > FAR_MEANS * np.median(spread[spread > 0]))

@@ -16,15 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
-from .points import plain
+from .. import _core
+from .norms import plain
 from .stopping import check_stop
-
-try:
-    from ._few import multiply
-
-    COMPILED = True
-except ImportError:  # BLAS takes its place
-    COMPILED = False
 
 Array = NDArray[np.float64]
 Groups = NDArray[np.intp]
@@ -33,9 +27,12 @@ FEW_BYTES = 1 << 22  # where blocks are only read on the way to another array
 CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been written
 FEWEST_ROWS, TILE_ROWS = 16, 128  # samples of a block in cache; of one that has a few groups
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
+BLOCK_WORK = 1 << 32  # multiply-adds of a product with a block: time is looked at between blocks
 FEW_COLUMNS = 3  # that BLAS multiplies with faster one by one
 TOGETHER, CORRELATED = 4, 16  # that compiled code multiplies with, one way and the other
 WIDE_TOKEN = 8  # channels from which a token is worth a product of its own
+FLATNESS_ROWS, FLATNESS_BLOCKS = 128, 8  # samples by which the spectrum of X is judged; parts,
+FLATNESS_COLUMNS = 2048  # and columns
 WIDE = 4096  # columns from which a product with their transpose is slow
 
 
@@ -116,6 +113,25 @@ class Design(ABC):
         largest = max((float(np.abs(A).max(initial=0.0)) for _, A in self.blocks()), default=0.0)
         found = largest * float(np.sqrt(self.n_samples * self.n_groups * self.dim))
         return 1.001 * found if np.isfinite(found) else np.inf
+
+    @cached_property
+    def flatness(self) -> float:
+        """Effective rank of some samples over their number: near 1 where no direction dominates.
+
+        A small number says that few directions hold most of X, as in states of an encoder.
+        """
+        size = max(1, FLATNESS_ROWS // FLATNESS_BLOCKS)
+        starts = np.linspace(0, max(self.n_samples - size, 0), FLATNESS_BLOCKS, dtype=int)
+        few = min(self.n_groups, max(1, FLATNESS_COLUMNS // self.dim))
+        groups = np.linspace(0, self.n_groups - 1, few, dtype=np.intp)
+        blocks = [self.gather(slice(i, i + size), groups) for i in np.unique(starts).tolist()]
+        rows: NDArray = np.concatenate(blocks).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows -= rows.mean(axis=0)
+            K = rows @ rows.T
+            square = float(np.vdot(K, K))
+            rank = float(np.trace(K)) ** 2 / square if square > 0 else len(K)
+        return float(rank / len(K)) if np.isfinite(rank) else 1.0
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """All columns by samples, ``(rows, (rows, n_groups * d))``, to be read only."""
@@ -318,6 +334,7 @@ class Design(ABC):
             return
         width = len(groups) * self.dim
         size = min(max(CACHED_BYTES, 8 * width * columns), BLOCK_BYTES)
+        size = min(size, 8 * width * max(FEWEST_ROWS, BLOCK_WORK // (width * columns)))
         for rows in row_slices(self.n_samples, width, size):
             yield rows, self.gather(rows, groups)
 
@@ -346,7 +363,7 @@ def product(A: NDArray, Z: NDArray) -> NDArray:
     """``A Z``, the fastest way: for a few columns of Z that is together, or else one by one."""
     if _few_together(A, Z, TOGETHER):
         F: Array = np.empty((len(A), Z.shape[1]))
-        multiply((*A.shape, Z.shape[1]), False, A, plain(Z), F)
+        _core.few_columns_product((*A.shape, Z.shape[1]), False, A, plain(Z), F)
         return F
     if 1 < Z.shape[1] <= FEW_COLUMNS:
         return np.stack([A @ z for z in np.ascontiguousarray(Z.T)], axis=1)
@@ -357,7 +374,7 @@ def transposed_product(A: NDArray, V: NDArray) -> NDArray:
     """``A' V``, the fastest way."""
     if _few_together(A, V, CORRELATED):
         M: Array = np.empty((A.shape[1], V.shape[1]))
-        multiply((*A.shape, V.shape[1]), True, A, plain(V), M)
+        _core.few_columns_product((*A.shape, V.shape[1]), True, A, plain(V), M)
         return M
     if 1 < V.shape[1] <= FEW_COLUMNS:
         return np.stack([v @ A for v in np.ascontiguousarray(V.T)], axis=1)
@@ -369,7 +386,7 @@ def transposed_product(A: NDArray, V: NDArray) -> NDArray:
 def _few_together(A: NDArray, Z: NDArray, most: int) -> bool:
     """Whether compiled code multiplies with columns Z, up to `most` of them, in one pass over A."""
     lies_plain = A.size > 0 and A.flags.c_contiguous and A.dtype == Z.dtype == np.float64
-    return COMPILED and lies_plain and A.flags.aligned and 1 < Z.shape[1] <= most
+    return _core.COMPILED and lies_plain and A.flags.aligned and 1 < Z.shape[1] <= most
 
 
 def row_slices(n_rows: int, width: int, size: int | None = None) -> Iterator[slice]:

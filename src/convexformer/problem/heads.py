@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .points import safe_norm
+from .norms import safe_norm
 
 Array = NDArray[np.float64]
 

@@ -7,14 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _core
 from .losses import Logistic, Loss, Softmax
-
-try:
-    from . import _intercepts
-
-    COMPILED = True
-except ImportError:  # then NumPy does the same
-    COMPILED = False
 
 Array = NDArray[np.float64]
 
@@ -34,7 +28,7 @@ class Point(NamedTuple):
 def suit(loss: Loss, *arrays: Array) -> bool:
     """Whether compiled code is for this loss of arrays ``(N, c)``, as they lie in memory."""
     c = arrays[0].shape[1]
-    if not COMPILED or c > MOST_OUTPUTS or len(arrays[0]) == 0:
+    if c > MOST_OUTPUTS or len(arrays[0]) == 0:
         return False
     known = isinstance(loss, Softmax) if c > 1 else isinstance(loss, Logistic)
     return known and all(A.flags.f_contiguous for A in arrays)
@@ -43,7 +37,7 @@ def suit(loss: Loss, *arrays: Array) -> bool:
 def best(loss: Loss, S: Array, Y: Array, weight: Array, b: Array) -> Array | None:
     """The intercept at which the loss of scores ``S + b`` is least, from `b` on."""
     b = b.copy()
-    if not suit(loss, S, Y) or not _intercepts.best(S.shape, S.T, Y.T, weight, b):
+    if not suit(loss, S, Y) or not _core.best_intercept(S.shape, S.T, Y.T, weight, b):
         return None
     return b
 
@@ -54,7 +48,7 @@ def point(loss: Loss, S: Array, Y: Array, weight: Array, b: Array, intercept: bo
         return None
     F, V = np.empty(S.shape, order="F"), np.empty(S.shape, order="F")
     rounds = 2 if intercept else 0
-    found, value, settled = _intercepts.point(S.shape, rounds, S.T, Y.T, weight, b, F.T, V.T)
+    found, value, settled = _core.loss_point(S.shape, rounds, S.T, Y.T, weight, b, F.T, V.T)
     F.flags.writeable = False
     best = bool(settled) if intercept else not b.any()
     return Point(b.copy(), F, V, value, best) if found else None
@@ -67,7 +61,7 @@ def balanced(
     if not suit(loss, V, P):
         return None
     out, step = np.empty(V.shape, order="F"), np.zeros(V.shape[1])
-    found = _intercepts.balanced(V.shape, rounds, V.T, P.T, weight, out.T, step)
+    found = _core.balance(V.shape, rounds, V.T, P.T, weight, out.T, step)
     return (out, step) if found else None
 
 
@@ -76,4 +70,4 @@ def confined(loss: Loss, V: Array, Y: Array, weight: Array) -> Array | None:
     if not suit(loss, V, Y):
         return None
     out = np.empty(V.shape, order="F")
-    return out if _intercepts.confined(V.shape, V.T, Y.T, weight, out.T) else None
+    return out if _core.confine(V.shape, V.T, Y.T, weight, out.T) else None

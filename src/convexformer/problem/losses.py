@@ -20,12 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, xlog1py
 
-try:
-    from . import _losses
-
-    COMPILED = True
-except ImportError:  # then NumPy does the same
-    COMPILED = False
+from .. import _core
 
 Array = NDArray[np.float64]
 
@@ -228,26 +223,20 @@ class Logistic(Loss):
         return Y * np.where(Y * F > 0, small, 1.0) / (1.0 + small)
 
     def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
-        if COMPILED and F.flags.c_contiguous and Y.flags.c_contiguous:
-            value, V, H = (np.empty(F.shape) for _ in range(3))
-            _losses.logistic(F.shape, F, Y, value, V, H)
-            return value, V, H
-        small, margin = np.exp(-np.abs(F)), Y * F
-        share = 1.0 / (1.0 + small)
-        value = np.maximum(-margin, 0.0) + np.log1p(small)
-        return value, Y * np.where(margin > 0, small, 1.0) * share, small * share * share
+        F, Y = np.ascontiguousarray(F), np.ascontiguousarray(Y)
+        value, V, H = (np.empty(F.shape) for _ in range(3))
+        _core.logistic_expansion(F.shape, F, Y, value, V, H)
+        return value, V, H
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
         small = np.exp(-np.abs(F))
         return small / (1.0 + small) ** 2
 
     def dual_value(self, V: Array, Y: Array) -> Array:
-        if COMPILED and V.flags.c_contiguous and Y.flags.c_contiguous:
-            value = np.empty(V.shape)
-            _losses.logistic_dual(V.shape, V, Y, value)
-            return value
-        q = Y * V
-        return -q * np.log(np.maximum(q, _TINY)) - (1 - q) * np.log1p(-np.minimum(q, _BELOW_ONE))
+        value = np.empty(V.shape)
+        given = np.ascontiguousarray(V), np.ascontiguousarray(Y)
+        _core.logistic_dual(V.shape, *given, value)
+        return value
 
     def constant(self, Y: Array, weight: Array) -> Array:
         positive = weight @ (Y > 0)
@@ -289,14 +278,10 @@ class Softmax(Loss):
         return self._residuals(self.curvature(F, Y), Y)
 
     def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
-        F = np.asfortranarray(F)
-        if COMPILED and Y.flags.f_contiguous:
-            value, V, P = np.empty((len(F), 1)), np.empty_like(F), np.empty_like(F)
-            _losses.softmax(F.shape, F.T, Y.T, value, V.T, P.T)
-            return value, V, P
-        value, E = _log_sum_exp(F - np.sum(F * Y, axis=1, keepdims=True))
-        E /= E.sum(axis=1, keepdims=True)
-        return value, self._residuals(E, Y), E
+        F, Y = np.asfortranarray(F), np.asfortranarray(Y)
+        value, V, P = np.empty((len(F), 1)), np.empty_like(F), np.empty_like(F)
+        _core.softmax_expansion(F.shape, F.T, Y.T, value, V.T, P.T)
+        return value, V, P
 
     @staticmethod
     def _residuals(P: Array, Y: Array) -> Array:
@@ -312,16 +297,9 @@ class Softmax(Loss):
         return E
 
     def dual_value(self, V: Array, Y: Array) -> Array:
-        # q = Y - V; where Y = 1, q is near 1 and log1p keeps its distance from it
-        if COMPILED and Y.flags.f_contiguous:
-            value = np.empty((len(V), 1))
-            _losses.softmax_dual(V.shape, np.asfortranarray(V).T, Y.T, value)
-            return value
-        Q = np.maximum(Y - V, 0.0)
-        logs = np.log(np.maximum(Q, _TINY))
-        np.log1p(-np.minimum(V, _BELOW_ONE), out=logs, where=Y == 1.0)
-        logs *= Q
-        return -logs.sum(axis=1, keepdims=True)
+        value = np.empty((len(V), 1))
+        _core.softmax_dual(V.shape, np.asfortranarray(V).T, np.asfortranarray(Y).T, value)
+        return value
 
     def constant(self, Y: Array, weight: Array) -> Array:
         log_prior = np.log(weight @ Y)
@@ -408,8 +386,6 @@ class Poisson(Loss):
 
 
 _STEEPEST = 300.0  # score from which on a Poisson loss has the slope that it has there
-# What logarithms are taken of instead where ``0 log 0 = 0``; SciPy's functions for it are slow.
-_TINY, _BELOW_ONE = np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg
 
 # Taylor coefficients from the square on, for arguments below 0.1, where closed forms cancel:
 _EXPONENTIAL = tuple(1.0 / factorial(k) for k in range(2, 12))  # of exp(t) - 1 - t

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    from . import _entries
-
-    COMPILED = True
-except ImportError:  # then X is dense
-    COMPILED = False
+from .. import _core
 
 Array = NDArray[np.float64]
 
@@ -45,7 +40,7 @@ class Nonzeros:
         value = np.empty(room + SPARE)
         for part, A in blocks:
             end, shape = start[1:][part], (len(A), columns, room - count)
-            found = _entries.entries(
+            found = _core.csr_entries(
                 shape, np.require(A, requirements=["C", "A"]), end, column[count:], value[count:]
             )
             if found < 0:
@@ -67,14 +62,14 @@ class Nonzeros:
         """``X Z``, ``(N, c)``."""
         (rows, columns), c = self.shape, Z.shape[1]
         F, given = np.empty((c, rows)), (self.start, self.column, self.value)
-        _entries.predict((rows, self.size, columns, c), *given, np.ascontiguousarray(Z.T), F)
+        _core.csr_predict((rows, self.size, columns, c), *given, np.ascontiguousarray(Z.T), F)
         return F.T
 
     def correlate(self, V: Array) -> Array:
         """``X' V``, ``(p, c)``."""
         (rows, columns), c = self.shape, V.shape[1]
         M, given = np.zeros((c, columns)), (self.start, self.column, self.value)
-        _entries.correlate((rows, self.size, columns, c), *given, np.ascontiguousarray(V.T), M)
+        _core.csr_correlate((rows, self.size, columns, c), *given, np.ascontiguousarray(V.T), M)
         return M.T
 
     def gram(self, columns: NDArray[np.intp], weight: Array) -> tuple[Array, Array]:
@@ -89,7 +84,7 @@ class Nonzeros:
         place[columns] = np.arange(p)
         Q, q, given = np.zeros((p, p)), np.zeros(p), (self.start, self.column, self.value)
         weight = np.ascontiguousarray(weight)
-        _entries.gram((rows, self.size, width, p), *given, weight, place, Q, q)
+        _core.csr_gram((rows, self.size, width, p), *given, weight, place, Q, q)
         return Q, q
 
 

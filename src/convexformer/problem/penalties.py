@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .points import norms
+from .norms import plain, safe_norm
 
 Array = NDArray[np.float64]
 
@@ -39,13 +39,9 @@ class Penalty(ABC):
         ):
             raise ValueError("Penalty weights must be a vector of positive finite numbers.")
 
+    @abstractmethod
     def norms(self, Z: Array) -> Array:
         """Norm of every cell: ``(groups, cells)``."""
-        return self._measure(Z)[0]
-
-    @abstractmethod
-    def _measure(self, Z: Array) -> tuple[Array, float]:
-        """Norm of every cell, and their sum."""
 
     @abstractmethod
     def cells(self, n_outputs: int) -> int:
@@ -61,8 +57,8 @@ class Penalty(ABC):
 
     def value(self, Z: Array) -> float:
         """Penalty of `Z`, without beta."""
-        norms, total = self._measure(Z)
-        return total if self.weights is None else float((self.weights[:, None] * norms).sum())
+        norms = self.norms(Z)
+        return float((norms if self.weights is None else self.weights[:, None] * norms).sum())
 
     def dual_norms(self, M: Array) -> Array:
         """Norm of every cell of a correlation `M`, over its weight; feasible when <= beta."""
@@ -88,8 +84,8 @@ class TokenOutput(Penalty):
     name = "token-output"
     separable = True
 
-    def _measure(self, Z: Array) -> tuple[Array, float]:
-        return norms(Z)
+    def norms(self, Z: Array) -> Array:
+        return safe_norm(plain(Z), axis=1)
 
     def cells(self, n_outputs: int) -> int:
         return n_outputs
@@ -101,8 +97,8 @@ class Token(Penalty):
     name = "token"
     separable = False
 
-    def _measure(self, Z: Array) -> tuple[Array, float]:
-        return norms(Z.reshape(len(Z), Z.shape[1] * Z.shape[2], 1))
+    def norms(self, Z: Array) -> Array:
+        return safe_norm(plain(Z).reshape(len(Z), -1), axis=1)[:, None]
 
     def cells(self, n_outputs: int) -> int:
         return 1
@@ -119,9 +115,8 @@ class Nuclear(Penalty):
     separable = False
     euclidean = False
 
-    def _measure(self, Z: Array) -> tuple[Array, float]:
-        sums = np.linalg.svd(Z, compute_uv=False).sum(axis=1, keepdims=True)
-        return sums, float(sums.sum())
+    def norms(self, Z: Array) -> Array:
+        return np.asarray(np.linalg.svd(Z, compute_uv=False).sum(axis=1, keepdims=True))
 
     def cells(self, n_outputs: int) -> int:
         return 1

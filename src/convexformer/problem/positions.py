@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from .bounds import Bounded, CentredProducts, gamma, objective_bounds
 from .certificate import Certificate
 from .designs import Design, Groups, row_slices
+from .norms import plain
 from .penalties import Penalty
-from .points import plain
 from .problem import Problem
 from .tokens import TokenDesign
 
@@ -98,9 +98,8 @@ class AttentionPenalty(Penalty):
         """``(n, d n, c)`` as ``(source, channel, target, output)``."""
         return Z.reshape(len(Z), -1, self.n_tokens, Z.shape[2])
 
-    def _measure(self, Z: Array) -> tuple[Array, float]:
-        found = norms(self._four(Z))
-        return found, float(found.sum())
+    def norms(self, Z: Array) -> Array:
+        return norms(self._four(Z))
 
     def cells(self, n_outputs: int) -> int:
         return n_outputs
@@ -140,7 +139,7 @@ class PositionProblem(Problem):
         )
         return stochastic and self.intercept and self.design.tokens.mask is None
 
-    def _largest(self, V: Array, M: Array, norms: Array, groups: Groups | None = None) -> float:
+    def _largest(self, V: Array, M: Array, norms: Array) -> float:
         if self.shared:  # what is common to all sources, and sums to zero over targets, is nothing
             four = M.reshape(self.design.n_groups, -1, self.design.n_groups, M.shape[2])
             common = four.mean(axis=0)

@@ -3,15 +3,17 @@ r"""Problem: design + loss + penalty + targets, with the dual bound that certifi
 .. math:: P(Z, b) = \sum_i a_i\,\mathrm{loss}(F_i, Y_i) + \beta\,\mathrm{penalty}(Z),
           \qquad F = \sum_k X_k Z_k + 1 b^\top
 
-Inside, columns of X are read less their means wherever there is an intercept: the model is the
-same, the intercept moves by ``means . Z``, and second-order models stay well conditioned.
+.. math:: D(V) = -\sum_i a_i\,\mathrm{loss}^*(-V_i / a_i) \quad \text{subject to}
+          \quad \|X_k^\top V\| \le \beta w_k, \quad \sum_i V_i = 0 \text{ with an intercept}
+
+Solvers see columns of X less their means wherever there is an intercept: the model is the same, the
+intercept moves by ``means . Z``, and second-order models stay well conditioned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from math import prod
 
@@ -22,17 +24,19 @@ from .bounds import objective_bounds
 from .certificate import Certificate, check_range
 from .conditioning import Conditioned, conditioned
 from .designs import CORRELATED, Design, Groups
-from .dual import Dual
-from .joint import softmax_quadratic
 from .losses import Logistic, Loss, Softmax
+from .norms import plain
 from .penalties import Penalty, TokenOutput
-from .points import plain
-from .weighted import MOST_KEPT, same
+from .point import Point
+from .risk import ROUNDING, EmpiricalRisk
+from .softmax_hessian import softmax_quadratic
 
 Array = NDArray[np.float64]
 
+MOST_KEPT = 1 << 22  # numbers of the point without tokens that is kept for whoever starts there
 
-class Problem(Dual):
+
+class Problem:
     r"""A convex training problem.
 
     Parameters
@@ -57,6 +61,8 @@ class Problem(Dual):
     >>> problem = Problem(TokenDesign(X), Squared(), TokenOutput(), y)
     >>> problem.certificate(np.zeros((4, 3, 1)), np.mean(y, 0), beta=problem.beta_max).gap <= 1e-12
     True
+    >>> problem.at(np.zeros((4, 3, 1))).gap(problem.beta_max) <= 1e-12
+    True
     """
 
     def __init__(
@@ -79,18 +85,16 @@ class Problem(Dual):
         loss.check_targets(Y, weight, intercept)
         if Y.shape[1] == 1 and not penalty.euclidean:  # one column has one singular value
             penalty = TokenOutput(penalty.weights)
-        self.design, self.penalty = design, penalty
-        self.shape = (design.n_groups, design.dim, Y.shape[1])
+        self.design, self.loss, self.penalty, self.intercept = design, loss, penalty, intercept
         # Losses of a residual do not see a common shift: targets near zero round less.
+        self.shift = np.zeros(Y.shape[1])
         if intercept and loss.translates:
             self.shift = _location(loss, Y, weight)
-            Y = np.asarray(Y - self.shift, order=loss.order)
-        else:
-            self.shift, Y = np.zeros(Y.shape[1]), np.array(Y, order=loss.order)
-        super().__init__(loss, Y, weight, intercept)
-        self.center = None  # where there are no tokens means do not count
+            Y = Y - self.shift
+        self._set_targets(np.array(Y, order=loss.order), weight)
+        self.center: Array | None = None  # (n_groups, d), means of columns
         if intercept:
-            self.center = self._means()
+            self._set_center()
 
     @staticmethod
     def _check(design: Design, penalty: Penalty, Y: Array, weight: Array) -> None:
@@ -107,13 +111,209 @@ class Problem(Dual):
                 f"The penalty has {len(penalty.weights)} weights for {design.n_groups} tokens."
             )
 
-    def output(self, index: int) -> Problem:
-        """The problem of one output alone; together they are this one where outputs separate."""
-        return self.outputs([index])
+    def _set_targets(self, Y: Array, weight: Array) -> None:
+        self.Y, self.weight, self.n_outputs = Y, weight, Y.shape[1]
+        self.shape = (self.design.n_groups, self.design.dim, Y.shape[1])
+        self.risk = EmpiricalRisk(self.loss, Y, weight, self.intercept)
+
+    @property
+    def separable(self) -> bool:
+        """Whether every output is a problem of its own."""
+        return self.penalty.separable and not self.loss.joint
+
+    # Points ---------------------------------------------------------------------------------------
+
+    def at(
+        self, Z: Array, b: Array | None = None, *, S: Array | None = None, M: Array | None = None
+    ) -> Point:
+        """The problem at coefficients `Z`, with the best intercept.
+
+        Parameters
+        ----------
+        Z : ndarray of shape (groups, d, c)
+        b : ndarray of shape (c,), optional
+            The intercept, for centred columns, from which the best one is searched.
+        S : ndarray of shape (N, c), optional
+            Scores of `Z`, if these are known, which saves a pass over X.
+        M : ndarray of shape (groups, d, c), optional
+            Correlations of the dual point, if these are known, which saves the other pass.
+        """
+        b = np.zeros(self.n_outputs) if b is None else b
+        if S is None and self._follows:  # both passes in one
+            lift = self._lift(Z)
+            F, left, M = self.design.follow(Z, self.Y + lift, self.weight)
+            S = F - lift
+            settled = self.risk.settle(S, b)
+            assert settled.V is not None
+            return Point(self, Z, S, *settled, self._balanced_correlations(left, M, settled.V))
+        S = self.scores(Z) if S is None else S
+        return Point(self, Z, S, *self.risk.settle(S, b), M)
+
+    @cached_property
+    def null(self) -> Point:
+        """The model without tokens."""
+        S = np.zeros(self.Y.shape, order=self.loss.order)
+        return self.at(np.zeros(self.shape), self.risk.best_constant(), S=S)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what belongs to a point takes little memory."""
+        return self.Y.size + prod(self.shape) < MOST_KEPT
+
+    def scores(self, Z: Array) -> Array:
+        """Prediction without intercept, from centred columns: ``(N, c)``."""
+        groups = np.asarray(Z.any(axis=(1, 2))).nonzero()[0]
+        everything = self.design.prefers_all(groups)
+        F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
+        # In the order of losses first: a row of few outputs is slow to subtract from.
+        F = np.asarray(F, order=self.loss.order)
+        return F if self.center is None else F - self._lift(Z)
+
+    def correlations(self, V: Array) -> Array:
+        """``X' V`` of a balanced V: ``(groups, d, c)``."""
+        if not self.loss.joint:
+            return self.design.correlate(V)
+        return _last_follows(self.design.correlate(V[:, :-1]))
+
+    @property
+    def _follows(self) -> bool:
+        """Whether scores and the correlations of their dual point come in one pass over X."""
+        return self.loss.quadratic and self.design.follows(self.n_outputs)
+
+    def _balanced_correlations(self, left: Array, M: Array, V: Array) -> Array:
+        """Correlations of `V`, which is what `left`, with correlations `M`, is once balanced."""
+        M = np.ascontiguousarray(M)
+        if self.center is None:
+            return M
+        shift = (left - V).sum(axis=0) / self.risk.total
+        return M - shift * (self.risk.total * self.center[:, :, None])
+
+    def _lift(self, Z: Array) -> Array:
+        """What centring takes from the scores, ``means . Z``: ``(c,)``."""
+        if self.center is None:
+            return np.zeros(self.n_outputs)
+        return np.asarray(self.center.ravel() @ Z.reshape(-1, self.n_outputs))
+
+    def inner_intercept(self, Z: Array, b: Array) -> Array:
+        """The intercept for centred columns and shifted targets, from that for the data given."""
+        return b - self.shift + self._lift(Z)
+
+    def outer_intercept(self, Z: Array, b: Array) -> Array:
+        """The inverse of `inner_intercept`."""
+        b = b + self.shift - self._lift(Z)
+        if not (self.loss.joint and self.intercept):
+            return b
+        # Softmax does not see what all outputs share: of all intercepts return the balanced one.
+        # An intercept that is balanced up to rounding stays as it is.
+        mean = b.sum() / len(b)
+        return b if abs(mean) <= ROUNDING * np.abs(b).max() else b - mean
+
+    def predict(self, Z: Array, b: Array) -> Array:
+        """``F = sum_k X_k Z_k + b``, ``(N, c)``, for the data as given."""
+        return self.scores(Z) + self.inner_intercept(Z, b) + self.shift
+
+    def objective(self, Z: Array, b: Array, beta: float) -> float:
+        """``P(Z, b)``."""
+        Z = plain(Z)
+        loss = self.risk.value(self.scores(Z) + self.inner_intercept(Z, b))
+        return loss + beta * self.penalty.value(Z)
+
+    def _set_center(self) -> None:
+        """Means of columns; the same pass over X correlates the dual point without tokens."""
+        two = self.loss.joint and self.n_outputs == 2  # whose logistic problem has its own
+        if not self.is_small or two or self.n_outputs >= CORRELATED:
+            self.center = self.design.means(self.weight)
+            return
+        null = self.null
+        share = self.weight[:, None] / self.risk.total
+        known = slice(-1 if self.loss.joint else None)
+        M = self.design.correlate(np.concatenate([share, null.V[:, known]], axis=1))
+        self.center = np.ascontiguousarray(M[:, :, 0])
+        own = np.ascontiguousarray(M[:, :, 1:])
+        own = _last_follows(own) if self.loss.joint else own
+        self.__dict__["null"] = Point(self, null.Z, null.S, null.b, null.F, null.loss, null.V, own)
+
+    # Duality --------------------------------------------------------------------------------------
+
+    @cached_property
+    def beta_max(self) -> float:
+        """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
+        if self.conditioned is not None:
+            return check_range(self.conditioned.outer_beta(self.conditioned.problem.beta_max))
+        if self.as_logistic is not None:
+            one, scale = self.as_logistic
+            return one.beta_max / scale
+        null = self.null
+        found = self._largest(null.V, null.M, null.norms)
+        if not self.is_small:
+            del self.__dict__["null"]
+        return found
+
+    def _largest(self, V: Array, M: Array, norms: Array) -> float:
+        """The largest of `norms`, those of the correlations `M` of `V`; 0 where M is rounding."""
+        known = slice(-1 if self.loss.joint else None)  # the last output follows from the others
+        if self.design.is_noise(M[:, :, known], V[:, known]):
+            return 0.0
+        return check_range(float(norms.max(initial=0.0)))
+
+    def ray(self, V: Array) -> tuple[Array, Array] | None:
+        """Of a squared loss: sums over samples of ``V Y`` and of squares of V over weights.
+
+        One of each for every part of the problem that has a norm ball of its own.
+        """
+        if not self.loss.quadratic:
+            return None
+        U = self.risk.unweighted(V)
+        top, bottom = np.einsum("il,il->l", V, self.Y), np.einsum("il,il->l", V, U)
+        return (
+            (top, bottom) if self.separable else (top.sum(keepdims=True), bottom.sum(keepdims=True))
+        )
+
+    def dual_value(
+        self, V: Array, norms: Array, beta: float, ray: tuple[Array, Array] | None = None
+    ) -> float:
+        """The best dual value on the ray through `V`, scaled into the norm ball.
+
+        `norms` are dual norms of the correlations of `V`, ``(groups, cells)``; `ray` is ``ray(V)``
+        where that is known.
+        """
+        sizes = norms.max(axis=0, initial=0.0)
+        if not self.separable:
+            sizes = sizes.max(keepdims=True)
+        limits = [beta / size if size > 0 and self.beta_max > 0 else np.inf for size in sizes]
+        ray = self.ray(V) if ray is None else ray
+        if ray is None:
+            return self.risk.dual_value(V, np.minimum(1.0, limits))
+        return sum(map(_best_on_ray, ray[0].tolist(), ray[1].tolist(), limits))
+
+    def certificate(self, Z: Array, b: Array, beta: float, tol: float = 1e-6) -> Certificate:
+        """Bounds that hold in exact arithmetic, from the data and the coefficients alone.
+
+        ``dual <= min P <= P(Z, b) <= primal``: both carry a bound on their own rounding. It takes
+        two passes over X, a third the first time (for the norm of X), and three more where these
+        leave a relative gap above `tol`.
+        """
+        primal, dual = objective_bounds(self, plain(Z), plain(b), beta, tol)
+        return Certificate(primal, dual, float(beta), self.beta_max, self.negligible)
+
+    @property
+    def negligible(self) -> float:
+        """Gap that counts as none although it is large beside an objective of nearly zero."""
+        return self.loss.negligible(self.Y, self.weight)
+
+    # Related problems -----------------------------------------------------------------------------
 
     def outputs(self, indices: Sequence[int] | NDArray[np.intp]) -> Problem:
-        """The problem of some outputs."""
-        return self._with_targets(self.Y[:, indices], self.shift[indices])
+        """The problem of some outputs; where outputs separate, together they are this one."""
+        other = self._with_targets(self.Y[:, indices], self.shift[indices])
+        null = self.__dict__.get("null")
+        if null is not None and not self.loss.joint and "M" in null.__dict__:
+            Z, S, F, V, M = (
+                part[..., indices] for part in (null.Z, null.S, null.F, null.V, null.M)
+            )
+            M, loss = np.ascontiguousarray(M), other.risk.value(F)
+            other.__dict__["null"] = Point(other, Z, S, null.b[indices], F, loss, V, M)
+        return other
 
     def rotated(self, axes: Array) -> Problem:
         """The problem of the outputs ``Y axes``, for orthonormal `axes` ``(c, r)``.
@@ -135,11 +335,12 @@ class Problem(Dual):
         """The same problem under another loss for the same targets."""
         other = self._copy()
         other.loss = loss
+        other._set_targets(self.Y, self.weight)
         return other
 
     @cached_property
     def as_logistic(self) -> tuple[Problem, float] | None:
-        r"""A softmax over two classes as a logistic problem, and by how much its beta is less.
+        r"""A softmax over two classes as a logistic problem, and the factor of its beta.
 
         At the optimum scores are :math:`(f/2, -f/2)`, for any other sum costs more penalty: then
         the loss is that of f, and norms over both outputs are :math:`\|z\|/\sqrt2`. None for other
@@ -155,132 +356,19 @@ class Problem(Dual):
         """The problem in units that suit float64; None where it is in such units already."""
         return conditioned(self)
 
-    @cached_property
-    def beta_max(self) -> float:
-        """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
-        if self.conditioned is not None:
-            return check_range(self.conditioned.outer_beta(self.conditioned.problem.beta_max))
-        return self._null_norm()
-
-    def _null_norm(self) -> float:
-        if self.as_logistic is None:
-            return super()._null_norm()
-        one, scale = self.as_logistic
-        return one.beta_max / scale
-
     def _with_targets(self, Y: Array, shift: Array) -> Problem:
         other = self._copy()
-        other.n_outputs, other.shape = Y.shape[1], (*self.shape[:2], Y.shape[1])
-        other.Y = Y if self.loss.joint else np.ascontiguousarray(Y)
         other.shift = shift
+        other._set_targets(Y if self.loss.joint else np.ascontiguousarray(Y), self.weight)
         return other
 
     def _copy(self) -> Problem:
         other = copy(self)
-        for name in ("null", "null_direction", "beta_max", "bounds", "as_logistic", "conditioned"):
+        for name in ("null", "beta_max", "as_logistic", "conditioned"):
             other.__dict__.pop(name, None)
-        other._forget()
         return other
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._foreseen: Array | None = None
-
-    def _means(self) -> Array:
-        """Means of columns; the same pass over X does for the dual point without tokens."""
-        large = self.Y.size + prod(self.shape) >= MOST_KEPT
-        two = self.loss.joint and self.n_outputs == 2  # whose logistic problem has its own
-        if large or two or self.n_outputs >= CORRELATED:
-            return self.design.means(self.weight)
-        F = self.null_scores
-        V, ray = self.dual_direction(F)
-        means = np.empty(self.shape[:2])
-
-        def correlate(V: Array) -> Array:
-            share = self.weight[:, None] / self._total
-            M = self.design.correlate(np.concatenate([share, V], axis=1))
-            means[:] = M[:, :, 0]
-            return np.ascontiguousarray(M[:, :, 1:])
-
-        self._last = F, self._point(V, ray, self.correlations(V, correlate))
-        return means
-
-    # Primal -----------------------------------------------------------------------------------
-
-    def follow(self, Z: Array) -> None:
-        """Find out in one pass over X what the certificate of `Z` takes, `beta_max` included."""
-        V, lift = self.null_direction, self._lift(Z)
-        F, left, M = self.design.follow(Z, self.Y + lift, self.weight, V)
-        self._followed = [left, M[:, :, :1]]
-        self._keep_scores(Z, F - lift)
-        self.beta_max = self._largest(V, M[:, :, 1:], self.penalty.dual_norms(M[:, :, 1:]))
-
-    def recall(self, Z: Array) -> tuple[Array, Array] | None:
-        """Scores of `Z` and the correlations of their dual point, if both are still known."""
-        scored, left, last = self._scored, self._left, self._last
-        if scored is None or left is None or last is None or not same(scored[0], Z):
-            return None
-        known = left[0] is scored[1] and last[0] is left[1].F
-        return (scored[1], last[1].M) if known else None
-
-    def foresee(self, Z: Array, S: Array, M: Array) -> None:
-        """Take scores of `Z` and correlations of their dual point as given, to be asked for next.
-
-        As on a line through known points, along which those of a squared loss are linear.
-        """
-        F = self.residual(self._keep_scores(Z, S)).F
-        self._foreseen = Z
-        self._last = F, self._point(*self.dual_direction(F), M)
-
-    def disregard(self, Z: Array) -> None:
-        """Forget what was foreseen of `Z`: certificates compute their own."""
-        kept = self._foreseen  # once: another thread may put its own there
-        if kept is not None and same(kept, Z):
-            self._forget()
-
-    def objective(self, Z: Array, b: Array, beta: float) -> float:
-        """``P(Z, b)``."""
-        Z = plain(Z)
-        loss = self.loss_at(self.scores(Z), self.inner_intercept(Z, b))
-        return loss + beta * self.penalty.value(Z)
-
-    def certificate(self, Z: Array, b: Array, beta: float, tol: float = 1e-6) -> Certificate:
-        """Bounds that hold in exact arithmetic, from the data and the coefficients alone.
-
-        ``dual <= min P <= P(Z, b) <= primal``: both carry a bound on their own rounding. It takes
-        two passes over X, a third the first time (for the norm of X), and three more where these
-        leave a relative gap above `tol`.
-        """
-        primal, dual = objective_bounds(self, plain(Z), plain(b), beta, tol)
-        return Certificate(primal, dual, float(beta), self.beta_max, self.negligible)
-
-    def estimate(self, Z: Array, b: Array, beta: float) -> Certificate:
-        """What `certificate` is but for rounding; quicker, as it uses what is known of `Z`."""
-        Z, b = plain(Z), plain(b)
-        if self.as_logistic is not None and np.array_equal(Z[:, :, 0], -Z[:, :, 1]):
-            one, scale = self.as_logistic
-            found = one.estimate(Z[:, :, :1] - Z[:, :, 1:], b[:1] - b[1:], scale * beta)
-            return replace(found, beta=float(beta), beta_max=self.beta_max)
-        self.disregard(Z)
-        beta_max = self.beta_max  # first: its dual point may be at hand
-        S, b = self.scores(Z), self.inner_intercept(Z, b)
-        primal = self.loss_at(S, b) + beta * self.penalty.value(Z)
-        point = self.dual_point(self.best_scores(S, b))
-        dual = self.dual_value(point, beta)
-        return Certificate(primal, dual, float(beta), beta_max, self.negligible)
-
-    @property
-    def negligible(self) -> float:
-        """Gap that counts as none although it is large beside an objective of nearly zero."""
-        return self.loss.negligible(self.Y, self.weight)
-
-    def without_memory(self) -> Problem:
-        """The same problem, with nothing kept of any coefficients."""
-        other = copy(self)
-        other._forget()
-        return other
-
-    # Second order -----------------------------------------------------------------------------
+    # Second order ---------------------------------------------------------------------------------
 
     def quadratic(
         self,
@@ -297,7 +385,7 @@ class Problem(Dual):
         `cells` ``(groups, c)`` may name the pairs (group, output) that are wanted. Products are
         formed in the precision of `dtype`.
         """
-        H = self.curvature(F, damping)
+        H = self.risk.curvature(F, damping)
         if self.loss.joint:
             if cells is None:
                 cells = np.ones((len(groups), self.n_outputs), dtype=bool)
@@ -315,6 +403,17 @@ class Problem(Dual):
         if self.intercept and total > 0:
             Q -= np.outer(q, q / total)
         return Q
+
+
+def _last_follows(M: Array) -> Array:
+    """Correlations of a joint loss sum to zero over outputs: the last one is minus the others."""
+    return np.concatenate([M, -M.sum(axis=2, keepdims=True)], axis=2)
+
+
+def _best_on_ray(top: float, bottom: float, limit: float) -> float:
+    """The dual value ``scale (top - scale bottom / 2)`` at its best, up to the norm ball."""
+    scale = min(max(0.0, top / bottom) if bottom > 0 else 0.0, limit)
+    return scale * (top - 0.5 * scale * bottom)
 
 
 def _location(loss: Loss, Y: Array, weight: Array) -> Array:

@@ -200,8 +200,7 @@ class SequenceProblem:
 
     def best_intercept(self, Z: Array) -> Array:
         """The intercept that minimises the loss at `Z`, for raw X and Y."""
-        T, inner = self.columns(Z), self.positions
-        return inner.outer_intercept(T, inner.settle(T, inner.scores(T), inner.null_intercept)[0])
+        return self.positions.at(self.columns(Z), self.positions.risk.best_constant()).intercept
 
     def predict(self, Z: Array, b: Array) -> Array:
         """Scores ``(N, n, c)``."""

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from . import nonzeros
+from .. import _core
 from .designs import (
     TOGETHER,
     WIDE_TOKEN,
@@ -21,13 +21,6 @@ from .designs import (
     transposed_product,
 )
 from .nonzeros import FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
-
-try:
-    from ._rows import follow, multiply
-
-    COMPILED = True
-except ImportError:  # then NumPy does the same
-    COMPILED = False
 
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
 NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
@@ -108,7 +101,7 @@ class TokenDesign(Design):
     @cached_property
     def _nonzeros(self) -> Nonzeros | None:
         width, step = self.n_groups * self.dim, self.n_samples // SOME_ROWS
-        if not nonzeros.COMPILED or self.n_samples < LEAST_ROWS or width < 1 / FEW:
+        if self.n_samples < LEAST_ROWS or width < 1 / FEW:
             return None
         some = slice(0, SOME_ROWS * step, step)
         if not look_sparse(self.gather(some, np.arange(self.n_groups))):
@@ -136,7 +129,7 @@ class TokenDesign(Design):
         return dense if self._nonzeros is None else SCATTERED * self._nonzeros.density**2 * dense
 
     def halves_gram(self, columns: int) -> bool:
-        return COMPILED and self._is_plain and columns <= FEW_COLUMNS and self._nonzeros is None
+        return self._is_plain and columns <= FEW_COLUMNS and self._nonzeros is None
 
     def gram(
         self, groups: Groups, weights: Array, center: Array | None, dtype: type = np.float64
@@ -201,7 +194,7 @@ class TokenDesign(Design):
         shape = (N, self.n_groups * d, len(groups), d, own, padded)
         given = self.X, groups.astype(np.int32), mean, np.sqrt(weight), target
         Q, q = np.zeros((padded, padded)), np.zeros(padded)
-        multiply(shape, dtype is np.float64, *given, Q, q)
+        _core.gram_of_columns(shape, dtype is np.float64, *given, Q, q)
         if dtype is np.float32:
             size = Q.diagonal()[:own].reshape(-1, d).mean(axis=1) / N
             if not (size.min() > FITTING[0] and size.max() < FITTING[1]):
@@ -220,7 +213,7 @@ class TokenDesign(Design):
     def _stays_near(self) -> bool:
         width, size = self.n_groups * self.dim, self.X.nbytes
         far = size >= FAR_BYTES if width <= NARROW else size >= FARTHER_BYTES and width <= WIDE
-        return far and COMPILED and self._is_plain and self._nonzeros is None
+        return far and self._is_plain and self._nonzeros is None
 
     def follow(
         self, Z: Array, target: Array, weight: Array, other: Array | None = None
@@ -231,7 +224,7 @@ class TokenDesign(Design):
         c, others = target.shape[1], int(other is not None)
         M = np.zeros((c + others, self.n_groups, self.dim))
         shape = (self.n_samples, self.n_groups * self.dim, c, others)
-        follow(shape, self.X, Z, target, weight, beside, F, V, M)
+        _core.predict_and_correlate(shape, self.X, Z, target, weight, beside, F, V, M)
         return F, V, np.moveaxis(M, 0, 2)
 
     @property
