@@ -5,7 +5,7 @@ other problem. Each is solved at three fractions of its ``beta_max``. By hand::
 
     python -m tests.generated                       # everything, one table
     python -m tests.generated --loss logistic --family mean
-    python -m tests.generated --case hardest/logistic/token/intercept --method newton
+    python -m tests.generated --case hardest/logistic/token/intercept --strategy newton
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from functools import partial
 import numpy as np
 
 from convexformer.solvers import Solution, solve
+from convexformer.solvers.choose import STRATEGIES
 
 from .families import FAMILIES, Sketch, draw
 from .raw import LOSSES, Raw
@@ -176,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--penalty", choices=["token-output", "token"])
     parser.add_argument("--case", help="full name of one problem")
     parser.add_argument("--fraction", type=float, action="append", help="of beta_max")
-    parser.add_argument("--method", default="auto", choices=["auto", "newton", "proximal"])
+    parser.add_argument("--strategy", choices=[*STRATEGIES], help="the quickest, if not given")
     parser.add_argument("--tol", type=float, default=1e-6)
     parser.add_argument("--max-iter", type=int)
     parser.add_argument("--max-time", type=float, default=10.0, help="seconds per fit")
@@ -192,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         and args.penalty in (None, case.penalty)
         and args.case in (None, case.name)
     ][:: args.every]
-    options = {"tol": args.tol, "method": args.method, "max_time": args.max_time}
+    options = {"tol": args.tol, "strategy": args.strategy, "max_time": args.max_time}
     if args.max_iter is not None:
         options["max_iter"] = args.max_iter
     run = partial(fits, fractions=args.fraction or FRACTIONS, **options)

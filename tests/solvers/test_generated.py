@@ -103,7 +103,7 @@ def independent_objective(fit: Fit) -> float:
         rng = np.random.default_rng(0)
         Z = fit.solution.Z * rng.uniform(0.5, 1.5, size=problem.shape)
         start = Solution(Z, fit.solution.intercept, fit.solution.certificate, Status.ITERATIONS)
-        return solve(problem, beta, init=start, method="proximal").certificate.primal
+        return solve(problem, beta, init=start, strategy="accelerated-gradient").certificate.primal
 
 
 @pytest.mark.parametrize("case", HOPELESS, ids=lambda case: case.name)

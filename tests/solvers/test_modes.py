@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.strategies import tune
 
 from convexformer.problem import (
     GatedDesign,
@@ -15,22 +16,30 @@ from convexformer.problem import (
     TokenDesign,
     TokenOutput,
 )
-from convexformer.solvers import models, solve, solve_path, workspace
+from convexformer.solvers import choose, solve, solve_path, workspace
 
 N, n, d = 60, 8, 3
-MODES = {
-    "gram": {(models, "KERNEL_RATIO"): 1e9},
-    "kernel": {(models, "KERNEL_RATIO"): 0.0},
-    "rough kernel": {(models, "KERNEL_RATIO"): 0.0, (workspace, "LARGE_GRAM"): 0.0},
-    "float32 kernel": {(models, "KERNEL_RATIO"): 0.0, (workspace, "LARGE"): 0.0},
-    "own kernels": {(models, "KERNEL_RATIO"): 0.0, (workspace, "OWN_RATIO"): 1e9},
-    "products only": {
-        (models, "LARGE"): 0,
-        (models, "LARGE_JOINT"): 0,
-        (models, "LARGEST"): 0,
-    },
-    "no outlier cells": {(models, "MOST_OUTLIERS"): -1},
+MODES = {  # a strategy, the ratio of coefficients to samples for kernels, numbers of `workspace`
+    "gram": ("newton", 1e9, {}),
+    "kernel": ("newton", 0.0, {}),
+    "rough kernel": ("newton", 0.0, {"LARGE_GRAM": 0.0}),
+    "own kernels": ("newton", 0.0, {"OWN_RATIO": 1e9}),
+    "products only": ("newton-cg", 1.2, {}),
+    "compiled": ("compiled-newton", 1.2, {}),
+    "descent": ("block-descent", 1.2, {}),
+    "gradient": ("gradient", 1.2, {}),
+    "many outputs": ("many-outputs", 1.2, {}),
 }
+
+
+def force(monkeypatch, mode):
+    strategy, ratio, numbers = MODES[mode]
+    tune(monkeypatch, kernel_ratio=ratio)
+    for name, value in numbers.items():
+        monkeypatch.setattr(workspace, name, value)
+    return strategy
+
+
 LOSSES = {
     "squared": Squared(),
     "huber": Huber(0.7),
@@ -66,13 +75,17 @@ def problem(name, penalty, intercept, gated):
 @pytest.mark.parametrize("mode", MODES)
 def test_modes_agree(mode, name, penalty, intercept, gated, monkeypatch):
     p = problem(name, penalty, intercept, gated)
+    if not choose.suits(MODES[mode][0], p):
+        with pytest.raises(ValueError, match="cannot minimise"):
+            solve(p, p.beta_max, strategy=MODES[mode][0])
+        return
     for fraction in (0.3, 0.03):
         usual = solve(p, fraction * p.beta_max, tol=1e-8)
         with monkeypatch.context() as patch:
-            for (module, constant), value in MODES[mode].items():
-                patch.setattr(module, constant, value)
-            forced = solve(p, fraction * p.beta_max, tol=1e-6, method="newton")
+            strategy = force(patch, mode)
+            forced = solve(p, fraction * p.beta_max, tol=1e-6, strategy=strategy)
         assert forced.converged, forced.certificate
+        assert forced.strategy.startswith(strategy)
         assert forced.certificate.primal == pytest.approx(usual.certificate.primal, rel=1.1e-6)
         assert usual.certificate.dual <= forced.certificate.primal * (1 + 1e-14)
 
@@ -107,6 +120,5 @@ def test_products_only_for_tokens_of_one_channel(monkeypatch):
     X = rng.normal(size=(N, 1, 1)) + rng.normal(size=(N, 20, 1))
     y = np.where(X[:, :9, 0] @ rng.normal(size=9) > 0, 1.0, -1.0)
     p = Problem(TokenDesign(X), Logistic(), TokenOutput(), y[:, None])
-    for (module, constant), value in MODES["products only"].items():
-        monkeypatch.setattr(module, constant, value)
-    assert solve(p, 0.1 * p.beta_max, method="newton").converged
+    strategy = force(monkeypatch, "products only")
+    assert solve(p, 0.1 * p.beta_max, strategy=strategy).converged

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from convexformer.problem import Logistic, Problem, Softmax, TokenDesign, TokenOutput
-from convexformer.problem.joint import softmax_quadratic
+from convexformer.problem.softmax_hessian import softmax_quadratic
 from convexformer.solvers import newton, solve
-from convexformer.solvers.models import SecondOrderModel
-from convexformer.solvers.solution import Clock, Iterate
-from convexformer.solvers.workspace import Workspace, low_precision
+from convexformer.solvers.quadratic_model import SecondOrderModel
+from convexformer.solvers.solution import Clock
+from convexformer.solvers.workspace import low_precision
 
 
 def made(N=300, n=6, d=3, seed=0, classes=None, **more):
@@ -41,14 +41,14 @@ def betas(monkeypatch):
 def test_small_models_need_no_stages(classes, betas):
     problem = made(classes=classes)
     beta = 0.01 * problem.beta_max
-    assert solve(problem, beta, method="newton").converged
+    assert solve(problem, beta, strategy="newton").converged
     assert set(betas) == {beta}
 
 
 def test_stages_keep_models_small_where_coefficients_outnumber_samples(betas):
     problem = made(N=40, n=80, d=10)
     beta = 0.01 * problem.beta_max
-    assert solve(problem, beta, method="newton").converged
+    assert solve(problem, beta, strategy="newton").converged
     assert betas[0] > 10 * beta
 
 
@@ -58,16 +58,13 @@ def test_stages_make_up_for_a_step_that_was_too_far(classes, fails, betas, monke
     problem = made(classes=classes)
     beta, search = 0.01 * problem.beta_max, newton._search
 
-    def short_at_first(problem, stage, at, Z, point, far, late):
+    def short_at_first(stage, at, Z, far, late):
         if np.any(at.Z) or stage > beta:
-            return search(problem, stage, at, Z, point, far, late)
-        if fails:
-            return None, 0.0
-        found = Iterate.at(problem, 0.01 * Z, problem.scores(0.01 * Z), at.b)
-        return found, 0.01
+            return search(stage, at, Z, far, late)
+        return (None, 0.0) if fails else (problem.at(0.01 * Z, at.b), 0.01)
 
     monkeypatch.setattr(newton, "_search", short_at_first)
-    assert solve(problem, beta, method="newton").converged
+    assert solve(problem, beta, strategy="newton").converged
     first = betas.index(beta)
     assert any(b > 2 * beta for b in betas[first:]) and betas[-1] == beta
 
@@ -78,19 +75,17 @@ def test_stages_make_up_for_a_step_that_was_too_far(classes, fails, betas, monke
 def test_a_step_goes_on_for_as_long_as_that_is_better():
     problem = made()
     beta = 0.02 * problem.beta_max
-    at = Iterate.start(problem, None, beta)
-    point = problem.dual_point(at.S + at.b)
-    Z = 1e-3 * point.M / np.linalg.norm(point.M)
-    late = Clock(1).late
-    near, t = newton._search(problem, beta, at, Z, point, False, late)
-    far, longer = newton._search(problem, beta, at, Z, point, True, late)
+    at, late = problem.null, Clock(1).late
+    Z = 1e-3 * at.M / np.linalg.norm(at.M)
+    near, t = newton._search(beta, at, Z, False, late)
+    far, longer = newton._search(beta, at, Z, True, late)
     assert t == 1.0 and longer > 10.0
     assert far.primal(beta) < near.primal(beta)
     np.testing.assert_allclose(far.Z, longer * Z)
-    beyond = Iterate.at(problem, 1.5 * far.Z, problem.scores(1.5 * far.Z), far.b)
-    assert beyond.primal(beta) > far.primal(beta)
-    problem.loss_at = lambda S, b: np.nan  # where numbers end
-    assert newton._search(problem, beta, at, Z, point, True, late)[1] == 1.0
+    assert problem.at(1.5 * far.Z, far.b).primal(beta) > far.primal(beta)
+    value, widest = problem.risk.value, 1.2 * np.ptp(problem.scores(Z))
+    problem.risk.value = lambda F: np.nan if np.ptp(F) > widest else value(F)  # numbers end
+    assert newton._search(beta, at, Z, True, late)[1] == 1.0
 
 
 # Curvature ----------------------------------------------------------------------------------------
@@ -144,18 +139,6 @@ def test_a_softmax_curvature_of_all_pairs_holds_that_of_some(intercept):
         np.testing.assert_allclose(both[0][np.ix_(keep, keep)], both[1], rtol=1e-10, atol=1e-12)
 
 
-def test_a_kernel_is_begun_with_where_products_were_many():
-    problem = made(N=800, n=40, d=30)
-    work = Workspace(problem)
-    at = Iterate.start(problem, None, 1.0)
-    point = problem.dual_point(at.S + at.b)
-    working = np.ones((40, 1), dtype=bool)
-    model = SecondOrderModel(problem, 1.0, working, at, point, 0.0, False, work, lambda: False)
-    assert model._try_cg
-    work.products = 1e6
-    assert not model._try_cg
-
-
 def test_a_sample_of_another_size_does_not_stop_it():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 40, 8))
@@ -171,5 +154,5 @@ def test_where_nothing_is_wanted_but_by_rounding_it_ends():
         X = np.repeat(rng.normal(size=(14, 30, 4)), 3, axis=0)  # every sample is in every class
         problem = Problem(TokenDesign(X), Softmax(), TokenOutput(), np.tile(np.eye(3), (14, 1)))
         if problem.beta_max > 0:
-            found = solve(problem, 0.9 * problem.beta_max, method="newton", max_time=1)
+            found = solve(problem, 0.9 * problem.beta_max, strategy="newton", max_time=1)
             assert found.certificate.relative_gap < 1e-12

@@ -35,7 +35,7 @@ def test_zero_exactly_from_beta_max_on():
 def test_one_output_is_the_group_lasso_and_solved_as_such():
     problem = small("squared", "nuclear", c=1, seed=7).problem()
     assert isinstance(problem.penalty, TokenOutput)
-    assert solve(problem, 0.1 * problem.beta_max, method="newton").converged
+    assert solve(problem, 0.1 * problem.beta_max, strategy="newton").converged
 
 
 def test_it_is_the_cheaper_network_of_low_rank():

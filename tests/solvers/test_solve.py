@@ -1,4 +1,4 @@
-"""The entry point: methods, warm starts, limits, traces, and what must not change a solution."""
+"""The entry point: strategies, warm starts, limits, traces, and what must not change a solution."""
 
 import itertools
 import time
@@ -22,7 +22,7 @@ from convexformer.solvers import (
     Solution,
     Status,
     TracePoint,
-    curved,
+    choose,
     newton,
     path_betas,
     solve,
@@ -30,7 +30,7 @@ from convexformer.solvers import (
 )
 
 NAMES = list(LOSSES)
-METHODS = ["auto", "newton", "proximal"]
+CHOICES = [None, "newton", "accelerated-gradient", "newton-cg"]
 
 
 def hard(intercept=True):
@@ -40,18 +40,19 @@ def hard(intercept=True):
     return raw.problem()
 
 
-# Methods ------------------------------------------------------------------------------------------
+# Strategies ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("penalty", ["token-output", "token"])
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_methods_agree(name, intercept, penalty):
+def test_strategies_agree(name, intercept, penalty):
     raw = small(name, penalty, intercept, masked=True, c=3, seed=6, weighted=True)
     problem = raw.problem()
     for fraction in FRACTIONS[:2]:
         beta = fraction * problem.beta_max
-        found = [solve(problem, beta, method=m, max_iter=50_000) for m in METHODS]
+        able = [s for s in CHOICES if s is None or choose.suits(s, problem)]
+        found = [solve(problem, beta, strategy=s, max_iter=50_000) for s in able]
         assert all(solution.converged for solution in found)
         for one, other in itertools.combinations(found, 2):
             assert one.certificate.primal == pytest.approx(other.certificate.primal, rel=1e-6)
@@ -61,19 +62,26 @@ def test_methods_agree(name, intercept, penalty):
             np.testing.assert_allclose(F[raw.weight > 0], G[raw.weight > 0], rtol=0.01, atol=0.01)
 
 
-@pytest.mark.parametrize("method", ["newton", "proximal"])
-def test_a_named_method_is_used_and_converges_by_itself(method):
+@pytest.mark.parametrize("strategy", CHOICES[1:])
+def test_a_named_strategy_is_used_and_converges_by_itself(strategy):
     problem = hard()
-    solution = solve(problem, 0.1 * problem.beta_max, method=method, max_iter=50_000)
-    assert solution.converged and solution.n_iter > 1
+    solution = solve(problem, 0.1 * problem.beta_max, strategy=strategy, max_iter=50_000)
+    assert solution.converged and solution.n_iter > 1 and solution.strategy == strategy
+
+
+def test_a_solution_tells_what_was_chosen():
+    problem = hard()
+    beta = 0.1 * problem.beta_max
+    assert solve(problem, beta).strategy == choose.choose(problem, beta)
+    assert solve(problem, 2 * problem.beta_max).strategy == ""  # nothing was done
 
 
 def test_newton_needs_few_iterations():
     problem = hard()
     beta = 0.01 * problem.beta_max
-    newton = solve(problem, beta, method="newton")
-    proximal = solve(problem, beta, method="proximal", max_iter=50_000)
-    assert newton.converged and newton.n_iter < 100 < proximal.n_iter
+    newton = solve(problem, beta, strategy="newton")
+    gradient = solve(problem, beta, strategy="accelerated-gradient", max_iter=50_000)
+    assert newton.converged and newton.n_iter < 100 < gradient.n_iter
 
 
 def test_a_step_that_fails_is_tried_again_more_exactly(monkeypatch):
@@ -89,76 +97,82 @@ def test_a_step_that_fails_is_tried_again_more_exactly(monkeypatch):
         newton, "_search", lambda *args: (None, 0.0) if len(asked) < 3 else search(*args)
     )
     problem = hard()
-    assert solve(problem, 0.1 * problem.beta_max, method="newton").converged
+    assert solve(problem, 0.1 * problem.beta_max, strategy="newton").converged
     for first, second in itertools.pairwise(asked[:3]):
         np.testing.assert_allclose(second, np.multiply(first, 0.01))
 
 
-def test_unknown_method_is_refused():
+def test_strategies_that_are_unknown_or_unable_are_refused():
     problem = hard()
-    with pytest.raises(ValueError, match="method"):
-        solve(problem, 0.1 * problem.beta_max, method="descent")
+    beta = 0.1 * problem.beta_max
+    with pytest.raises(ValueError, match=r"strategy must be one of block-descent, .*'descent'"):
+        solve(problem, beta, strategy="descent")
+    with pytest.raises(ValueError, match=r"'block-descent' cannot minimise a Logistic.* newton"):
+        solve(problem, beta, strategy="block-descent")
+    nuclear = small("squared", "nuclear", c=2).problem()
+    with pytest.raises(ValueError, match=r"'nuclear'\. Choose from accelerated-gradient, or"):
+        solve(nuclear, 0.1 * nuclear.beta_max, strategy="newton")
 
 
 # What a solution says about itself ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_certificate_is_of_the_returned_coefficients(method):
+@pytest.mark.parametrize("strategy", CHOICES)
+def test_certificate_is_of_the_returned_coefficients(strategy):
     problem = hard()
-    solution = solve(problem, 0.1 * problem.beta_max, method=method)
+    solution = solve(problem, 0.1 * problem.beta_max, strategy=strategy)
     again = problem.certificate(solution.Z, solution.intercept, 0.1 * problem.beta_max)
     assert solution.certificate == again
     assert solution.Z.shape == problem.shape and solution.intercept.shape == (1,)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("limits", [{"max_iter": 1}, {"max_iter": 3}, {"max_time": 0.0}])
-def test_an_unfinished_solution_says_so(monkeypatch, method, limits):
-    monkeypatch.setattr(curved, "suits", lambda *args: False)  # whose rounds are many steps
+@pytest.mark.parametrize("strategy", CHOICES)
+@pytest.mark.parametrize("limits", [{"max_iter": 1}, {"max_iter": 2}, {"max_time": 0.0}])
+def test_an_unfinished_solution_says_so(strategy, limits):
+    strategy = strategy or "newton"  # a compiled round has many steps
     problem = hard()
     beta = 0.01 * problem.beta_max
-    solution = solve(problem, beta, tol=1e-10, method=method, **limits)
+    solution = solve(problem, beta, tol=1e-10, strategy=strategy, **limits)
     assert not solution.converged
     assert solution.certificate.relative_gap > 1e-10
-    tol = np.inf if "max_time" in limits else 1e-6  # without time left the quick bounds will do
+    tol = np.inf if "max_time" in limits else 1e-10  # without time left the quick bounds will do
     assert solution.certificate == problem.certificate(solution.Z, solution.intercept, beta, tol)
     assert solution.n_iter <= limits.get("max_iter", 1)
     assert solution.trace
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_tolerance_beyond_rounding_ends_and_is_not_claimed(method):
+@pytest.mark.parametrize("strategy", CHOICES)
+def test_a_tolerance_beyond_rounding_ends_and_is_not_claimed(strategy):
     problem = hard()
     beta = 0.1 * problem.beta_max
-    solution = solve(problem, beta, tol=0.0, method=method, max_iter=3000)
+    solution = solve(problem, beta, tol=0.0, strategy=strategy, max_iter=3000)
     assert solution.converged == (solution.certificate.relative_gap <= 0)
     # objectives can be told apart to 1e-16, so first-order steps end where the gap is its root
-    limit = 1e-6 if method == "proximal" else 1e-10
+    limit = 1e-6 if strategy == "accelerated-gradient" else 1e-10
     assert -1e-12 <= solution.certificate.relative_gap <= limit
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_max_time_is_kept(method):
+@pytest.mark.parametrize("strategy", CHOICES)
+def test_max_time_is_kept(strategy):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 60, 20)) + 3 * rng.normal(size=(400, 1, 20))
     Y = np.where(rng.random((400, 1)) < 0.5, 1.0, -1.0)
     problem = Raw(X, Y, "logistic").problem()
     beta = 0.001 * problem.beta_max
     start = time.perf_counter()
-    solution = solve(problem, beta, tol=1e-14, max_time=0.3, method=method, max_iter=10**9)
+    solution = solve(problem, beta, tol=1e-14, max_time=0.3, strategy=strategy, max_iter=10**9)
     assert time.perf_counter() - start < 3.0
     assert solution.certificate.relative_gap >= -1e-12
     assert solution.converged == (solution.certificate.relative_gap <= 1e-14)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_trace_is_certified_and_in_order(method):
+@pytest.mark.parametrize("strategy", CHOICES)
+def test_trace_is_certified_and_in_order(strategy):
     problem = hard()
     seen: list[TracePoint] = []
     beta = 0.05 * problem.beta_max
     start = time.perf_counter()
-    solution = solve(problem, beta, method=method, callback=seen.append, max_iter=50_000)
+    solution = solve(problem, beta, strategy=strategy, callback=seen.append, max_iter=50_000)
     elapsed = time.perf_counter() - start
     assert seen == solution.trace and len(seen) > 1
     seconds = [point.seconds for point in seen]
@@ -193,13 +207,13 @@ def test_an_error_in_the_callback_is_not_swallowed():
 # Warm starts and paths ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_warm_start_saves_work(method):
+@pytest.mark.parametrize("strategy", CHOICES)
+def test_warm_start_saves_work(strategy):
     problem = hard()
     beta = 0.05 * problem.beta_max
-    cold = solve(problem, beta, method=method, max_iter=50_000)
+    cold = solve(problem, beta, strategy=strategy, max_iter=50_000)
     before = cold.Z.copy()
-    warm = solve(problem, beta, method=method, init=cold)
+    warm = solve(problem, beta, strategy=strategy, init=cold)
     assert warm.converged and warm.n_iter <= max(1, cold.n_iter // 2)
     np.testing.assert_array_equal(cold.Z, before)
     assert warm.certificate.primal == pytest.approx(cold.certificate.primal, rel=2e-6)
@@ -381,16 +395,16 @@ def test_tokens_of_zeros_need_no_coefficients():
     assert solution.intercept == pytest.approx(4.5)
 
 
-@pytest.mark.parametrize("method", ["auto", "newton", "proximal"])
+@pytest.mark.parametrize("strategy", CHOICES)
 @pytest.mark.parametrize(("name", "c"), [("logistic", 1), ("softmax", 2), ("softmax", 3)])
-def test_an_intercept_of_a_warm_start_is_none_of_a_problem_without(name, c, method):
+def test_an_intercept_of_a_warm_start_is_none_of_a_problem_without(name, c, strategy):
     raw = small(name, c=c, seed=3)
     other = solve(raw.problem(), 0.1 * raw.problem().beta_max)
     assert np.abs(other.intercept).max() > 0.01
     raw.intercept = False
     problem = raw.problem()
     beta = 0.1 * problem.beta_max
-    warm, cold = (solve(problem, beta, init=init, method=method) for init in (other, None))
+    warm, cold = (solve(problem, beta, init=init, strategy=strategy) for init in (other, None))
     assert warm.converged and not np.any(warm.intercept)
     assert warm.certificate.primal == pytest.approx(cold.certificate.primal, rel=2e-6)
 
@@ -419,7 +433,7 @@ def test_weights_of_very_different_size_do_not_stall_newton(seed):
     y = X.reshape(100, -1) @ rng.normal(size=(150, 1))
     penalty = TokenOutput(10.0 ** rng.uniform(-1.5, 1.5, size=50))
     problem = Problem(TokenDesign(X), Squared(), penalty, y)
-    found = solve(problem, 5e-4 * problem.beta_max, method="newton", max_iter=60)
+    found = solve(problem, 5e-4 * problem.beta_max, strategy="newton", max_iter=60)
     assert found.converged
 
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import torch
+from experiments.equivalence.starts import train_starts
 from scipy.linalg import null_space
-
-from convexformer.nn import train_starts
 
 STARTS = 200
 EXACT = {"parametrization": "projection", "dtype": torch.float64}

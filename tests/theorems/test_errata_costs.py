@@ -1,8 +1,7 @@
 """Errata 9 and 10: Table 1 against what is counted in the modules."""
 
 import pytest
-
-from convexformer.costs import costs
+from experiments.costs.formulas import costs
 
 SIZES = {"tokens": 32, "dim": 64, "outputs": 8}
 

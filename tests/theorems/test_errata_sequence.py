@@ -23,7 +23,7 @@ from tests.theorems.data import EXACT, lowest
 
 from convexformer.nn import SequenceAttention, to_sequence_network
 from convexformer.problem.sequence import SequenceProblem
-from convexformer.solvers.sequence import solve_sequence
+from convexformer.solvers.matrix_targets import solve_sequence
 
 HEADS = 4  # two per input channel suffice
 

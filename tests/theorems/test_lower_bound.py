@@ -15,7 +15,7 @@ from convexformer.problem import PENALTIES, GatedDesign, Gates, Problem, Squared
 from convexformer.problem.heads import recover_heads
 from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import solve
-from convexformer.solvers.sequence import solve_sequence
+from convexformer.solvers.matrix_targets import solve_sequence
 
 CLOSE, ROUNDING = 1e-4, 1e-12
 

@@ -11,7 +11,7 @@ from convexformer.problem import PENALTIES, GatedDesign, Gates, Problem, TokenDe
 from convexformer.problem.heads import decay, head_count, recover_heads
 from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import solve
-from convexformer.solvers.sequence import solve_sequence
+from convexformer.solvers.matrix_targets import solve_sequence
 
 NAMES = tuple(PENALTIES)
 

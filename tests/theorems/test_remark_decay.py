@@ -29,7 +29,7 @@ def test_plain_decay_is_the_nuclear_norm():
 
 def test_students_support_the_paper_in_that_the_choice_hardly_matters():
     """Test losses of the certified students of docs/teacher.md under either decay."""
-    file = Path(__file__).parents[2] / "benchmarks/teacher/results.json"
+    file = Path(__file__).parents[2] / "experiments/teacher/results.json"
     losses = {
         (row["task"]["target"], row["student"]): round(row["test_loss"], 3)
         for row in json.loads(file.read_text())["rows"]

@@ -14,7 +14,7 @@ from torch import nn
 from convexformer.nn import SequenceAttention
 from convexformer.problem.heads import recover_sequence_heads
 from convexformer.problem.sequence import SequenceProblem
-from convexformer.solvers.sequence import solve_sequence
+from convexformer.solvers.matrix_targets import solve_sequence
 
 
 class VectorHeads(SequenceAttention):

@@ -1,90 +1,106 @@
-r"""Proximal Newton with an active set: the solver.
+r"""Proximal Newton with a working set.
 
 Each iteration certifies the current point, models the loss to second order on a working set of
 tokens (those in use and the worst violators of :math:`\|M_k\| \le \beta`), minimises the model,
 and searches the true objective along the step, back and, while the end is far, beyond. For the
 squared loss the model is the loss, and the iterations only grow the working set. beta comes down
-in stages where that keeps models small, or where a step without them was too far.
+in stages where that keeps models small, or where a step without stages was too far.
+
+`minimise_compiled` does the same in compiled code, for a logistic loss or a softmax on few and
+narrow tokens, or on mostly zero X: there arithmetic takes less time than calls of NumPy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem import DualPoint, Problem
+from .. import _core
+from ..problem import Point, Problem
+from ..problem.designs import Groups
 from ..problem.stopping import until
-from .models import SecondOrderModel, in_samples
-from .solution import Clock, Iterate, Progress
-from .workspace import Workspace
+from . import choose
+from .quadratic_model import SecondOrderModel, in_samples
+from .solution import Clock, Progress, Task
+from .working_set import Round, rounds
 
 Array = NDArray[np.float64]
 
 STAGE = {True: 0.1, False: 0.3}  # factor of beta per stage: quadratic losses, others
 FEW = 512  # coefficients that may enter at once, or without stages; samples for which all may
 LEAST_LEAP = 1e-8  # of beta_max: below, stages show at which beta rounding ends the descent
-LAST = 1.5  # times beta: a stage so near would lead nowhere
+LAST_STAGE = 1.5  # times beta: a stage nearer than that would lead nowhere
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
-SLOW, FAR = 0.5, 0.9  # of a gap left by a step that may lack digits: near the end, far from it
+EASED_GAP = 0.1  # relative gap of an easier loss on the way
+SLOW, SLOW_FAR = 0.5, 0.9  # of a gap, left by a step whose model may lack digits: near the end, far
 LONGER = 1.4  # factor of a step that may be too short
 SHORT = 0.1  # of a step: beta should have come down in stages
-PASSES = 2  # over X, that a model's step takes to be evaluated
+MOST_HALVINGS = 40  # of a step
+LONGEST_CALL = 1.0  # seconds of a compiled call, which nothing stops
 
 
-def minimise(
-    problem: Problem, beta: float, at: Iterate, tol: float, clock: Clock, work: Workspace
-) -> Iterate:
-    """Iterate from `at` until the certified relative gap is below `tol`, or progress ends.
+def minimise(task: Task, at: Point) -> tuple[Point, bool]:
+    """Iterate from `at`; returns the point of the least gap, and whether there is no more to do."""
+    problem = task.problem
+    if not np.any(at.Z):  # losses that lead up to this one
+        for loss in problem.loss.easier(problem.Y):
+            eased = problem.with_loss(loss)
+            beta = task.beta * eased.beta_max / problem.beta_max
+            start = eased.at(at.Z, at.b, S=at.S)
+            at = _minimise(replace(task, problem=eased, beta=beta, tol=EASED_GAP), start)
+    if at.problem is not problem:
+        at = problem.at(at.Z, at.b, S=at.S)
+    at = _minimise(task, at)
+    return at, task.clock.expired or at.gap(task.beta) <= task.tol
 
-    Returns the iterate with the least gap.
-    """
+
+def _minimise(task: Task, at: Point) -> Point:
+    problem, beta, tol, clock = task.problem, task.beta, task.tol, task.clock
     damping, stage, before = 1.0, np.inf, np.inf
     best, least, progress = at, np.inf, Progress()
     leap: bool | None = None  # whether beta need not come down in stages
     while True:
-        before_point = clock.seconds
-        point = problem.dual_point(at.F)
-        clock.keep_back(PASSES * (clock.seconds - before_point))
-        gap = at.gap(problem, point, beta)
-        clock.record(gap, at.Z)
+        # 1. Certify the point, and end or begin a stage.
+        gap = task.measure(at)
         if gap <= least:
             best, least = at, gap
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return best
         if leap is None:
-            leap = leaps(problem, beta, point)
+            leap = leaps(task, at)
             stage = beta if leap else np.inf
         stage_gap = 0.0 if stage == np.inf else gap
         if beta < stage < np.inf:
-            stage_gap = at.gap(problem, point, stage)
+            stage_gap = at.gap(stage)
         if stage_gap <= STAGE_GAP and stage > beta:
-            stage = STAGE[problem.loss.quadratic] * float(point.norms.max())
-            stage = stage if stage > LAST * beta else beta
-            stage_gap, before = at.gap(problem, point, stage), np.inf
+            stage = STAGE[problem.loss.quadratic] * float(at.norms.max())
+            stage = stage if stage > LAST_STAGE * beta else beta
+            stage_gap, before = at.gap(stage), np.inf
             progress = Progress()
         if progress.ended(stage_gap, at.primal(stage)):
             return best
         far = stage_gap > STAGE_GAP and not problem.loss.quadratic
-        precise, before = stage_gap > (FAR if far else SLOW) * before, stage_gap
+        precise, before = stage_gap > (SLOW_FAR if far else SLOW) * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         worth = at.primal(stage)
         floor, target = floor * worth, max(floor, 0.05 * stage_gap) * worth
+        # 2. Minimise the model; more precisely where it gives no descent.
         for tighter in (1.0, 1e-2, 1e-4)[int(precise) :]:
-            working = _working_set(problem, stage, at.Z, point)
+            working = _working_set(problem, stage, at)
             if not working.any():  # nothing is used, nor wanted, but by rounding
                 return best
-            model = SecondOrderModel(
-                problem, stage, working, at, point, damping, precise, work, clock.late
-            )
+            model = SecondOrderModel(replace(task, beta=stage), working, at, damping, precise)
             Z = None
             with until(clock.late):
                 Z = model.minimiser(tighter * target, tighter * floor)
             if Z is None:  # nothing was found in time
                 return best
-            found, t = _search(problem, stage, at, Z, point, far, clock.late)
+            # 3. Search along the step.
+            found, t = _search(stage, at, Z, far, clock.late)
             if found is not None or clock.late():
                 break
             damping, precise = 1.0, True
@@ -96,18 +112,19 @@ def minimise(
         damping = 0.1 * damping if t >= 1.0 else min(1.0, max(10 * damping, 1e-3))
 
 
-def leaps(problem: Problem, beta: float, point: DualPoint) -> bool:
+def leaps(task: Task, at: Point) -> bool:
     """Whether beta need not come down in stages: what may be used is few, or fewer than samples.
 
     Stages save work where they keep models small; elsewhere they take two steps for one.
     """
-    wanted = int(np.count_nonzero(point.norms > beta)) * problem.design.dim
+    problem = task.problem
+    wanted = int(np.count_nonzero(at.norms > task.beta)) * problem.design.dim
     few = wanted <= FEW or not in_samples(problem, wanted)
-    return few and not problem.loss.quadratic and beta > LEAST_LEAP * problem.beta_max
+    return few and not problem.loss.quadratic and task.beta > LEAST_LEAP * problem.beta_max
 
 
 def enter_at_once(problem: Problem, n_wanted: int) -> bool:
-    """Whether samples are so few that so many tokens, all that are wanted, had better enter now.
+    """Whether samples are so few that so many groups, all that are wanted, had better enter now.
 
     Unless these are many themselves, most of which would not stay.
     """
@@ -115,13 +132,13 @@ def enter_at_once(problem: Problem, n_wanted: int) -> bool:
     return few and in_samples(problem, n_wanted * problem.design.dim)
 
 
-def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> NDArray[np.bool_]:
+def _working_set(problem: Problem, beta: float, at: Point) -> NDArray[np.bool_]:
     """Cells in use and the worst violators, ``(groups, cells)``.
 
     There is room for as many as are in use, or a few. Once those in use are many beside the
     samples all violators enter: in the space of samples a cell costs little before it is used.
     """
-    used, excess = problem.penalty.norms(Z) > 0, point.norms - beta
+    used, excess = problem.penalty.norms(at.Z) > 0, at.norms - beta
     violators = ~used & (excess > 0)
     n_used, d = int(np.count_nonzero(used)), problem.design.dim
     n_wanted = n_used + int(np.count_nonzero(violators))
@@ -137,31 +154,26 @@ def _working_set(problem: Problem, beta: float, Z: Array, point: DualPoint) -> N
 
 
 def _search(
-    problem: Problem,
-    beta: float,
-    at: Iterate,
-    Z: Array,
-    point: DualPoint,
-    far: bool,
-    late: Callable[[], bool],
-) -> tuple[Iterate | None, float]:
+    beta: float, at: Point, Z: Array, far: bool, late: Callable[[], bool]
+) -> tuple[Point | None, float]:
     """Backtrack from `Z` towards `at` until the true objective falls as promised, or time is up.
 
     Where `Z` will do, and the end is `far`, go on beyond it for as long as that is better.
     """
+    problem = at.problem
     step, S = Z - at.Z, problem.scores(Z)
     start = at.primal(beta)
-    promise = -float(np.vdot(point.M, step)) + beta * (problem.penalty.value(Z) - at.penalty)
+    promise = -float(np.vdot(at.M, step)) + beta * (problem.penalty.value(Z) - at.penalty)
     slack = 1e-14 * abs(start)
     if not np.any(step) or promise > slack:
         return None, 0.0
     turn = S - at.S
-    lift = problem.moved_intercept(at.F, at.b, turn) - at.b
+    lift = problem.risk.moved_intercept(at.F, at.b, turn) - at.b
     best, best_t, reached = None, 0.0, np.inf
-    for halvings in range(40):
+    for halvings in range(MOST_HALVINGS):
         t = 0.5**halvings
         Zt, St = (Z, S) if t == 1 else (at.Z + t * step, at.S + t * turn)
-        found = Iterate.at(problem, Zt, St, at.b + t * lift)
+        found = problem.at(Zt, at.b + t * lift, S=St)
         value = found.primal(beta)
         if best is not None and value >= reached:
             break
@@ -175,8 +187,53 @@ def _search(
     while best is not None and far and best_t >= 1 and not late():
         t = LONGER * best_t
         Zt, St, b = at.Z + t * step, at.S + t * turn, at.b + LONGER * (best.b - at.b)
-        value = problem.loss_at(St, b) + beta * problem.penalty.value(Zt)
-        if not value < best.primal(beta):  # nor where it is none
+        value = problem.risk.value(St + b) + beta * problem.penalty.value(Zt)
+        if not value < best.primal(beta):  # also where it is not a number
             break
-        best, best_t = Iterate.at(problem, Zt, St, b), t
+        best, best_t = problem.at(Zt, b, S=St), t
     return best, best_t
+
+
+# Compiled ---------------------------------------------------------------------------------------
+
+
+def minimise_compiled(task: Task, at: Point) -> tuple[Point, bool]:
+    """Rounds of Newton's method in compiled code; and whether there is no more to do."""
+    return rounds(task, at, _make_compiled_round)
+
+
+def _make_compiled_round(
+    task: Task, at: Point, groups: Groups, gain: float
+) -> CompiledNewton | None:
+    fits = choose.compiles(task.problem, len(groups))
+    return CompiledNewton(task, at, groups) if fits else None
+
+
+class CompiledNewton(Round):
+    """One round on the tokens of `groups`."""
+
+    gain = 0.0
+
+    def run(self, target: float, goal: float, clock: Clock) -> bool:
+        problem, (n, d, c) = self.problem, self.Z0.shape
+        columns = problem.design.listed(self.groups)
+        center = np.zeros(n * d) if problem.center is None else problem.center[self.groups]
+        limit = np.repeat(self.beta * self.penalty.column(n), problem.penalty.cells(c), axis=1)
+        Z, move = np.array(self.Z0.transpose(0, 2, 1), order="C"), np.zeros(c)
+        done, gap = _core.newton(
+            (problem.design.n_samples, n, d, c, limit.size, *columns.sizes),
+            *columns.X,
+            center,
+            np.ascontiguousarray(problem.Y.T),
+            problem.weight,
+            limit,
+            np.ascontiguousarray(self.origin.F.T),
+            Z,
+            move,
+            problem.intercept,
+            target,
+            clock.slice(LONGEST_CALL),
+        )
+        self.best, self.best_b = Z.transpose(0, 2, 1), self.origin.b + move
+        self.least = gap * self.value  # an estimate: the next gap in float64 tells
+        return bool(done)

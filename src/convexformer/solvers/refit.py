@@ -23,14 +23,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse.linalg import LinearOperator, cg
 
-from ..problem import Certificate, Problem
+from ..problem import Certificate, Point, Problem
 from ..problem.designs import Groups
-from ..problem.points import safe_norm
+from ..problem.norms import safe_norm
 from ..problem.stopping import check_stop, until
-from .matrixfree import Curvature
-from .solution import Iterate, Solution
+from .newton_cg import Model, Preconditioner, Sketch, conjugate_gradients
+from .solution import Solution
+from .workspace import low_precision
 
 Array = NDArray[np.float64]
 Cells = NDArray[np.bool_]
@@ -42,7 +42,7 @@ FOLD_TOL = 1e-4  # as TOL, for fits that are only scored
 TOL = 1e-16  # relative distance from the minimum, proved by strong convexity, at which to stop
 MAX_ITER = 100
 MOST_UNKNOWNS = 2000  # of a system that is factorised; larger ones are solved by iteration
-CG_TOL, CG_MAX_ITER = 1e-3, 500
+MOST_PRODUCTS = 500  # of a system that is solved by iteration
 SLACK = 1e-14  # relative rounding of an objective
 
 
@@ -231,13 +231,13 @@ def _minimise(
     if problem.loss.joint or problem.loss.quadratic or c == 1:
         parts = [(problem, np.arange(c))]
     else:  # the ridge, unlike some penalties, leaves every output a problem of its own
-        parts = [(problem.output(j), np.array([j])) for j in range(c)]
+        parts = [(problem.outputs([j]), np.array([j])) for j in range(c)]
     first = np.where(strength[:, None] > 0, start.Z, 0.0)
     Z, b, converged = np.zeros(problem.shape), np.zeros(c), True
     for part, outputs in parts:
         found = _Ridge.of(part, strength[:, outputs], int(outputs[0]), memory)
         at, reached = found.minimise(first[:, :, outputs], start.intercept[outputs], tol)
-        Z[:, :, outputs], b[outputs] = at.Z, part.outer_intercept(at.Z, at.b)
+        Z[:, :, outputs], b[outputs] = at.Z, at.intercept
         converged = converged and reached
     return Z, b, converged
 
@@ -259,11 +259,10 @@ class _Ridge:
         cells = strength[groups] > 0
         return cls(problem, groups, cells, strength[groups, None], output, memory)
 
-    def minimise(self, Z: Array, intercept: Array, tol: float) -> tuple[Iterate, bool]:
+    def minimise(self, Z: Array, intercept: Array, tol: float) -> tuple[Point, bool]:
         """Newton's method from `Z`, and whether it proved to have come to the minimum."""
         problem = self.problem
-        b = problem.inner_intercept(Z, intercept)
-        at = Iterate.at(problem, Z, problem.scores(Z), b)
+        at = problem.at(Z, problem.inner_intercept(Z, intercept))
         damping = 1.0
         for _ in range(MAX_ITER):
             check_stop()
@@ -280,10 +279,10 @@ class _Ridge:
             damping = 0.1 * damping if t == 1.0 else min(1.0, max(10 * damping, 1e-3))
         return at, False
 
-    def _value(self, at: Iterate) -> float:
+    def _value(self, at: Point) -> float:
         return at.loss + 0.5 * float(np.sum(self.strength * at.Z[self.groups] ** 2))
 
-    def _gradient(self, at: Iterate) -> Array:
+    def _gradient(self, at: Point) -> Array:
         """In the chosen cells, zero elsewhere: ``(groups, d, c)``."""
         problem = self.problem
         V = problem.weight[:, None] * problem.loss.dual_point(at.F, problem.Y)
@@ -298,19 +297,19 @@ class _Ridge:
         strength = np.where(self.strength > 0, self.strength, np.inf)
         return 0.5 * float(np.sum(gradient**2 / strength))
 
-    def _search(self, at: Iterate, step: Array, slope: float) -> tuple[Iterate | None, float]:
+    def _search(self, at: Point, step: Array, slope: float) -> tuple[Point | None, float]:
         """The first of the steps 1, 1/2, 1/4, ... that lowers the value as promised."""
         start, S = self._value(at), self.problem.scores(step)
         for halvings in range(40):
             t = 0.5**halvings
-            found = Iterate.at(self.problem, at.Z + t * step, at.S + t * S, at.b)
+            found = self.problem.at(at.Z + t * step, at.b, S=at.S + t * S)
             if self._value(found) <= start + 1e-4 * t * slope + SLACK * abs(start):
                 return found, t
         return None, 0.0
 
     # Newton's steps -----------------------------------------------------------------------------
 
-    def _newton(self, gradient: Array, at: Iterate, damping: float) -> Array:
+    def _newton(self, gradient: Array, at: Point, damping: float) -> Array:
         joint = self.problem.loss.joint
         cells = np.count_nonzero(self.cells) if joint else len(self.groups)
         unknowns, samples = cells * gradient.shape[1], self.problem.design.n_samples
@@ -328,7 +327,7 @@ class _Ridge:
         z[self.cells] = found.reshape(g.shape)
         return z.transpose(0, 2, 1)
 
-    def _quadratic(self, at: Iterate, damping: float) -> Array:
+    def _quadratic(self, at: Point, damping: float) -> Array:
         """Hessian of the loss; of a squared loss it is always the same, and formed once."""
         Q = self.memory.get(self.problem)
         if Q is None:
@@ -351,7 +350,7 @@ class _Ridge:
             z[own] = found.reshape(g.shape)
         return z
 
-    def _by_samples(self, gradient: Array, at: Iterate, damping: float) -> Array:
+    def _by_samples(self, gradient: Array, at: Point, damping: float) -> Array:
         """A system with a row per sample, by the Woodbury identity; for one output."""
         design = self.problem.design
         W = self.problem.weight[:, None] * self.problem.loss.curvature(
@@ -380,32 +379,21 @@ class _Ridge:
             self.memory[self.output] = self.problem.design.kernel(self.groups, eta, center)
         return self.memory[self.output]
 
-    def _by_iteration(self, gradient: Array, at: Iterate, damping: float) -> Array:
-        problem, shape = self.problem, gradient.shape
-        H = problem.curvature(at.F, damping)
-        curvature = Curvature(
-            problem.design, self.groups, problem.center, problem.weight, H, problem.loss.joint
-        )
-        cells, scale = self.cells[:, None, :], np.where(self.strength > 0, self.strength, 1.0)
-        eye = np.eye(shape[1])
-        inverse = np.linalg.inv(curvature.blocks() + scale.transpose(0, 2, 1)[..., None] * eye)
+    def _by_iteration(self, gradient: Array, at: Point, damping: float) -> Array:
+        """Conjugate gradients in units in which the ridge is the identity."""
+        problem = self.problem
+        X = low_precision(problem.design, self.groups, problem.center)
+        model = Model(X, problem.risk, at.F, damping)
+        strength = np.where(self.cells[:, None, :], self.strength, np.inf)
+        scale = 1.0 / np.sqrt(strength)
+        unit = np.zeros(gradient.shape)  # no direction is without curvature
+        sketch = Sketch.of(model, scale, unit)
+        inverse = Preconditioner(sketch.factor(scale), unit, (1,))
 
-        def bend(z: Array) -> Array:
-            Z = np.where(cells, z.reshape(shape), 0.0)
-            return (np.where(cells, curvature.apply(Z), 0.0) + scale * Z).ravel()
+        def operator(t: Array) -> Array:
+            return scale * model.apply(scale * t) + t
 
-        def precondition(r: Array) -> Array:
-            return np.einsum("kcij,kjc->kic", inverse, r.reshape(shape)).ravel()
-
-        size = (gradient.size, gradient.size)
-        z, _ = cg(
-            LinearOperator(size, bend, dtype=float),
-            gradient.ravel(),
-            rtol=CG_TOL,
-            maxiter=CG_MAX_ITER,
-            M=LinearOperator(size, precondition, dtype=float),
-        )
-        return np.where(cells, z.reshape(shape), 0.0)
+        return scale * conjugate_gradients(operator, scale * gradient, inverse, MOST_PRODUCTS)[0]
 
 
 def _solve(Q: Array, ridge: Array, g: Array) -> Array:

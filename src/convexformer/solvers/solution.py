@@ -1,29 +1,37 @@
-"""What a solver returns, and the clock and trace that all solvers share."""
+"""What a solver returns, and what all strategies share: the task, its clock and its trace."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem import Certificate, DualPoint, Problem
+from ..problem import Certificate, Point, Problem
+
+if TYPE_CHECKING:
+    from .workspace import Workspace
 
 Array = NDArray[np.float64]
 
-MOST_KEPT_BACK = 0.25  # of max_time
-FINEST = 1e-15  # relative gap: by about as much an objective in float64 rounds
+MOST_KEPT_BACK = 0.25  # part of max_time that is reserved for evaluating what steps found
+FINEST_GAP = 1e-15  # relative gap: an objective in float64 rounds by about as much
 PATIENCE = 3  # iterations in a row without progress before a solve ends
-LESS = 0.9  # factor by which a gap must fall to count as progress
+PROGRESS = 0.9  # factor by which a gap must fall to count as progress
 ROUNDING = 1e-14  # relative fall of an objective that rounding explains
+ON_INTERRUPT = ("raise", "keep")
 
 
 class TracePoint(NamedTuple):
-    """One line of a solver's trace; the gap is certified, not estimated."""
+    """One line of a solver's trace; the gap is computed at that point, not estimated."""
 
     iteration: int
     seconds: float
@@ -41,8 +49,9 @@ class Status(Enum):
     TIME = "max_time ran out before the gap reached the tolerance. Raise max_time or tol."
     ITERATIONS = "max_iter ran out before the gap reached the tolerance. Raise max_iter or tol."
     PRECISION = (
-        "Rounding of float64 keeps the certified gap above the tolerance. Centre or scale X "
-        "(TokenScaler), raise beta, or raise tol."
+        "No further progress: rounding of float64, or an ill-conditioned problem, keeps the "
+        "certified gap above the tolerance. Centre or scale X (TokenScaler), raise beta, or "
+        "raise tol."
     )
     INTERRUPTED = "Interrupted before the gap reached the tolerance. The best iterate was kept."
 
@@ -78,6 +87,9 @@ class Solution:
         Why the solver stopped.
     n_iter : int
     trace : list of TracePoint
+    strategy : str
+        What found the solution, see :mod:`convexformer.solvers.choose`; several joined by " + "
+        where one took over from another.
     """
 
     Z: Array
@@ -86,6 +98,7 @@ class Solution:
     status: Status
     n_iter: int = 0
     trace: list[TracePoint] = field(default_factory=list)
+    strategy: str = ""
 
     @property
     def converged(self) -> bool:
@@ -101,9 +114,10 @@ class Clock:
     max_time: float | None = None
     callback: Callback | None = None
     asked: Callable[[], bool] = lambda: False  # whether Ctrl-C asked to stop
-    reserve: float = 0.0  # seconds of `max_time` kept back to evaluate what steps found
+    reserve: float = 0.0  # seconds of `max_time` reserved for evaluating what steps found
     trace: list[TracePoint] = field(default_factory=list)
     n_iter: int = 0
+    strategies: list[str] = field(default_factory=list)  # in the order of their first use
     _start: float = field(default_factory=time.perf_counter)
 
     @property
@@ -116,7 +130,7 @@ class Clock:
         return None if self.max_time is None else max(0.0, self.max_time - self.seconds)
 
     def late(self) -> bool:
-        """Whether to stop: time is up, but for what is kept back, or Ctrl-C asked to."""
+        """Whether to stop: time is up, but for what is reserved, or Ctrl-C asked to."""
         if self.asked():
             return True
         return self.max_time is not None and self.seconds >= self.max_time - self.reserve
@@ -126,7 +140,7 @@ class Clock:
         return most if self.left is None else min(most, max(0.0, self.left - self.reserve))
 
     def keep_back(self, seconds: float) -> None:
-        """Keep so much time, but not most of it, to evaluate what steps found."""
+        """Reserve so much time, but not most of it, for evaluating what steps find."""
         if self.max_time is not None:
             self.reserve = max(self.reserve, min(seconds, MOST_KEPT_BACK * self.max_time))
 
@@ -155,6 +169,31 @@ class Clock:
         if self.callback is not None:
             self.callback(point)
 
+    def use(self, strategies: Iterable[str]) -> None:
+        """Note what is at work."""
+        self.strategies += [name for name in strategies if name not in self.strategies]
+
+
+@dataclass
+class Task:
+    """What a strategy is asked to do: minimise `problem` at `beta` to the relative gap `tol`."""
+
+    problem: Problem
+    beta: float
+    tol: float
+    clock: Clock
+    work: Workspace
+
+    def measure(self, at: Point) -> float:
+        """The relative gap of `at`, recorded in the trace; time for such a pass is reserved."""
+        before = self.clock.seconds
+        gap = at.gap(self.beta)
+        self.clock.keep_back(2 * (self.clock.seconds - before))  # over X, both ways
+        last = self.clock.trace[-1] if self.clock.trace else None
+        if last is None or (last.iteration, last.relative_gap) != (self.clock.n_iter, gap):
+            self.clock.record(gap, at.Z)
+        return gap
+
 
 @dataclass
 class Progress:
@@ -178,7 +217,7 @@ class Progress:
 
     def ended(self, gap: float, value: float) -> bool:
         """Whether neither the gap nor the objective has fallen for some iterations."""
-        if gap < LESS * self.least or value < self.value - ROUNDING * abs(value):
+        if gap < PROGRESS * self.least or value < self.value - ROUNDING * abs(value):
             self.idle, self.value = 0, min(self.value, value)
         else:
             self.idle += 1
@@ -186,39 +225,47 @@ class Progress:
         return self.idle >= self.patience
 
 
-@dataclass
-class Iterate:
-    """Coefficients, their centred scores, the best intercept there, and the loss."""
+class InterruptHandler:
+    """A signal handler: the first Ctrl-C asks to stop, the second does what it did before."""
 
-    Z: Array  # (groups, d, c)
-    S: Array  # (N, c)
-    b: Array  # (c,), inner
-    F: Array  # (N, c), scores with the intercept
-    loss: float
-    penalty: float  # without beta
+    def __init__(self, previous: Callable[[int, FrameType | None], Any]) -> None:
+        self.asked, self.previous = False, previous
 
-    @classmethod
-    def at(cls, problem: Problem, Z: Array, S: Array, b: Array) -> Iterate:
-        b, F, loss = problem.settle(Z, S, b)
-        return cls(Z, S, b, F, loss, problem.penalty.value(Z))
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            self.previous(number, frame)
+        self.asked = True
 
-    @classmethod
-    def start(cls, problem: Problem, init: Solution | None, beta: float) -> Iterate:
-        """From `init`, or from zero where there is none or it is the worse of the two."""
-        b, F, loss = problem.null
-        if init is not None:
-            inner = problem.inner_intercept(init.Z, init.intercept)
-            warm = cls.at(problem, init.Z, problem.scores(init.Z), inner)
-            if warm.primal(beta) <= loss:
-                return warm
-        S = np.zeros(F.shape, order=problem.loss.order)
-        return cls(np.zeros(problem.shape), S, b, F, loss, 0.0)
 
-    def primal(self, beta: float) -> float:
-        return self.loss + beta * self.penalty
+@contextmanager
+def interruption(on_interrupt: str) -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C has asked to stop since the block began, as a function.
 
-    def gap(self, problem: Problem, point: DualPoint, beta: float) -> float:
-        """Relative gap."""
-        primal = self.primal(beta)
-        gap = primal - problem.dual_value(point, beta)
-        return gap / primal if primal > 0 else gap
+    With "keep" the first Ctrl-C only asks, and the second raises KeyboardInterrupt; "raise" leaves
+    both to Python. Signals reach the main thread alone, so in other threads nobody ever asks. A
+    block inside another one shares its handler.
+
+    Examples
+    --------
+    >>> import signal
+    >>> from convexformer.solvers.solution import interruption
+    >>> with interruption("keep") as asked:
+    ...     signal.raise_signal(signal.SIGINT)  # as Ctrl-C does
+    ...     asked()
+    True
+    """
+    if on_interrupt not in ON_INTERRUPT:
+        raise ValueError(f"on_interrupt must be one of {ON_INTERRUPT}, got {on_interrupt!r}.")
+    main = threading.current_thread() is threading.main_thread()
+    previous = signal.getsignal(signal.SIGINT) if main and on_interrupt == "keep" else None
+    if isinstance(previous, InterruptHandler):
+        yield lambda: previous.asked
+    elif not callable(previous):  # also where the process ignores Ctrl-C
+        yield lambda: False
+    else:
+        handler = InterruptHandler(previous)
+        try:
+            signal.signal(signal.SIGINT, handler)
+            yield lambda: handler.asked
+        finally:
+            signal.signal(signal.SIGINT, previous)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,11 @@ from ..problem.designs import (
     row_slices,
     transposed_product,
 )
-from .blocks import Axes
-from .machine import CACHE
-from .ready import Selection, Tokens, from_gram
+from .choose import TUNING
+from .packing import Selection, Tokens, from_gram
+
+if TYPE_CHECKING:
+    from .many_outputs.kernel import Kernel as SharedKernel
 
 Array = NDArray[np.float64]
 
@@ -29,25 +31,26 @@ LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 SHORTEST = 512  # columns of a run, on average, that are worth reading by themselves
-LARGE = 1e9  # multiply-adds from which a float32 kernel pays
 LARGE_GRAM = 2e7  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
-STALE = 0.3  # relative change of eta that an update makes up for
 
 
 class Workspace:
-    """Gram matrices and kernels of a problem's design."""
+    """Arrays made of a problem's design, and which strategies have been slow on it."""
 
     def __init__(self, problem: Problem) -> None:
         self.grams = Grams(problem.design, problem.center, problem.weight)
         self.kernels = Kernels(problem.design, problem.center)
-        self.axes: Axes | None = None  # of all tokens, once outputs descend together
-        self.shared: Any = None  # kernel of outputs that share tokens
         self.columns = Columns(problem.design, problem.center)
         self.tokens = Tokens(problem)
-        self.descends = True  # whether first-order steps may be the quick way
-        self.products = 0.0  # of a solve by conjugate gradients, in the last model
-        self.factorise = False  # whether conjugate gradients have proved too slow
+        self.shared: SharedKernel | None = None  # of many outputs
+        self.slow: set[str] = set()  # strategies that have been slow on this design
+
+    def release(self, columns: bool) -> None:
+        """Free what only first-order steps read: packed tokens and, if said so, columns."""
+        self.tokens.forget()
+        if columns:
+            self.columns.forget()
 
 
 @dataclass
@@ -86,7 +89,7 @@ class LowPrecision:
     def _runs(self, used: NDArray[np.bool_] | None) -> list[slice]:
         """Columns of `used` groups as they follow each other; all where runs would be short."""
         everything = [slice(0, self.A.shape[1])]
-        if used is None or self.A.nbytes < CACHE or not np.any(used):
+        if used is None or self.A.nbytes < TUNING.cache_bytes or not np.any(used):
             return everything
         edges = np.flatnonzero(np.diff(used, prepend=False, append=False)) * self.dim
         runs = [slice(a, b) for a, b in edges.reshape(-1, 2).tolist()]
@@ -169,7 +172,7 @@ class Columns:
                 offset = -self.center.reshape(-1)
             self._kept = LowPrecision(X, 1.0, offset, groups, design.dim)
             return self._kept
-        small = 4 * design.n_samples * design.n_groups * design.dim <= CACHE
+        small = 4 * design.n_samples * design.n_groups * design.dim <= TUNING.cache_bytes
         if small and 2 * len(groups) >= design.n_groups:
             groups = np.arange(design.n_groups)
         self._kept = low_precision(design, groups, self.center)
@@ -254,16 +257,6 @@ class Grams:
         index = (first[:, None] + np.arange(self.design.dim)).ravel()
         return self._Q[np.ix_(index, index)]
 
-    def equations(self, groups: Groups, target: Array) -> tuple[Array, Array]:
-        """The block of `groups`, the first ones, if not too precise; and ``A' diag(w) target``."""
-        self._forget()
-        p = len(groups) * self.design.dim
-        self._precise = self.design.n_samples * p * p < LARGE_GRAM
-        dtype = np.float64 if self._precise else np.float32
-        self._Q, q = self.design.normal_equations(groups, self.weight, self.center, target, dtype)
-        self._position = {k: place for place, k in enumerate(groups.tolist())}
-        return self._Q.copy(), q
-
     def _grow(self, new: Groups, precise: bool) -> None:
         old = np.array(list(self._position), dtype=np.intp)
         p, q = len(old) * self.design.dim, len(new) * self.design.dim
@@ -281,25 +274,18 @@ class Grams:
 
 
 class Kernels:
-    """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`, by the cheapest of three ways.
+    """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`.
 
-    Small ones are formed anew; where samples are few beside channels each token's own kernel is
-    kept; large ones are kept in float32 and only brought up to date for tokens whose eta moved
-    much, which is good enough to precondition.
+    They are formed anew at every eta; where samples are few beside channels, each token's own
+    kernel is kept.
     """
 
     def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
         self._own: dict[int, Array] = {}
-        self._near: NDArray[np.float32] | None = None
-        self._eta = np.zeros(design.n_groups)
-        self.products = 0  # with kernels, since the one kept was brought up to date
-        self.serves_rough = True  # whether small kernels in float32 have been good enough
-
-    def is_small(self, count: int) -> bool:
-        """Whether a kernel of `count` groups is best formed exactly."""
-        N = self.design.n_samples
-        return N * N * self.design.dim * count <= LARGE or self.keeps_own(count)
+        self._rough: NDArray[np.float32] | None = None  # the last kernel in float32,
+        self._rough_eta = np.zeros(design.n_groups)  # and its eta
+        self.serves_rough = True  # whether kernels in float32 have been good enough
 
     def exact(self, groups: Groups, eta: Array) -> Array:
         """The kernel in float64."""
@@ -319,11 +305,31 @@ class Kernels:
         work = self.design.n_samples**2 * self.design.dim * len(groups)
         return self.serves_rough and work > LARGE_GRAM and not self.keeps_own(len(groups))
 
-    def rough(self, groups: Groups, eta: Array, half: bool) -> NDArray[np.float32]:
-        """The kernel, or its lower half, in float32; not finite where it has not the range."""
-        used = np.flatnonzero(eta > 0)
+    def rough(self, groups: Groups, eta: Array, stale: float) -> NDArray[np.float32]:
+        """The kernel, or its lower half, in float32, for an eta nearby: a copy.
+
+        It is the last one, brought up to date for tokens whose eta has moved by more than `stale`,
+        relative to the larger one. It is not finite where float32 has not the range.
+        """
+        wanted = np.zeros(self.design.n_groups)
+        wanted[groups] = eta
+        change = wanted - self._rough_eta
+        moved = np.abs(change) > stale * np.maximum(wanted, self._rough_eta)
+        used = wanted > 0
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.design.kernel(groups[used], eta[used], self.center, np.float32, half)
+            if self._rough is None or 2 * np.count_nonzero(moved) > np.count_nonzero(used):
+                self._rough = self._half(np.flatnonzero(used), wanted[used])
+                self._rough_eta = wanted
+            else:
+                for sign in (1.0, -1.0):
+                    some = np.flatnonzero(moved & (sign * change > 0))
+                    if len(some):
+                        self._rough += np.float32(sign) * self._half(some, sign * change[some])
+                self._rough_eta[moved] = wanted[moved]
+        return self._rough.copy(order="F")
+
+    def _half(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
+        return self.design.kernel(groups, eta, self.center, np.float32, half=True)
 
     def keeps_own(self, count: int) -> bool:
         """Whether so many groups more keep kernels of their own."""
@@ -331,34 +337,6 @@ class Kernels:
         return (
             OWN_RATIO * self.design.dim >= N and 8 * N * N * (len(self._own) + count) <= CACHE_BYTES
         )
-
-    def near(self, groups: Groups, eta: Array, afresh: bool = False) -> NDArray[np.float32]:
-        """The lower half of a kernel for an eta near by; `afresh` brings it up to date."""
-        if self._near is None:
-            shape, afresh = (self.design.n_samples,) * 2, True
-            self._near = np.zeros(shape, dtype=np.float32, order="F")
-        if afresh:
-            change, moved = self._moved(groups, eta)
-            for sign in (1.0, -1.0):
-                some = np.flatnonzero(moved & (sign * change > 0))
-                if len(some):
-                    K = self.design.kernel(
-                        some, sign * change[some], self.center, dtype=np.float32, half=True
-                    )
-                    (np.add if sign > 0 else np.subtract)(self._near, K, out=self._near)
-            self._eta[moved] += change[moved]
-            self.products = 0
-        return self._near
-
-    def stale(self, groups: Groups, eta: Array) -> int:
-        """Columns of tokens whose eta has moved since."""
-        return int(np.count_nonzero(self._moved(groups, eta)[1])) * self.design.dim
-
-    def _moved(self, groups: Groups, eta: Array) -> tuple[Array, NDArray[np.bool_]]:
-        wanted = np.zeros(self.design.n_groups)
-        wanted[groups] = eta
-        change = wanted - self._eta
-        return change, np.abs(change) > STALE * np.maximum(wanted, self._eta)
 
     def correlate(self, groups: Groups, V: Array) -> Array:
         """``A_k' V``, ``(groups, d, outputs)``."""

@@ -1,0 +1,324 @@
+r"""Newton's method by conjugate gradients, where no matrix of the problem's size is formed.
+
+For wide and correlated tokens, such as hidden states of an encoder, the spectrum of X decays fast,
+and a few dozen directions hold nearly all curvature. L-BFGS on the factored form
+(:mod:`~convexformer.solvers.factored_start`) leads near the optimum. From there Newton's steps on
+the cells in use solve
+
+.. math:: \bigl(Q + \mathrm{diag}\tfrac{r_e}{\|z_e\|}(I - u_e u_e^\top)\bigr)\, \Delta = M - r u,
+          \qquad u_e = z_e / \|z_e\|
+
+in units of :math:`\sqrt{\|z_e\| / r_e}`. Q is only ever multiplied with, in float32; a randomised
+Nyström approximation of it preconditions. Cells that Newton's step would turn around leave, and
+cells that violate the dual constraints enter along their correlation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import Point
+from ..problem.risk import EmpiricalRisk
+from ..problem.stopping import check_stop, until
+from .factored_start import START_GAP, FactoredStart
+from .solution import Task
+from .workspace import LITTLE_BYTES, LowPrecision
+
+Array = NDArray[np.float64]
+
+RANK = 100  # of the Nyström approximation
+MOST_PRODUCTS = 80  # of one solve by conjugate gradients
+RESKETCH = 30  # products of a solve, after which the approximation is made anew
+ACCURACY = 1e-3  # relative residual, in the preconditioner's norm, of a solve
+FLAT = 1e-3  # curvature that the preconditioner gives the penalty along u, where it has none
+MOST_STEPS = 20
+MOST_EXITS = 6  # solves within a step, after each of which cells leave
+MOST_HALVINGS = 10  # of a step
+SLOW = 0.5  # part of a gap left by a step that is slow
+MOST_SLOW = 2  # slow steps in a row, after which another strategy takes over
+BLOCK_NUMBERS = 1 << 23  # scores that are held at once
+
+
+def minimise(task: Task, at: Point) -> tuple[Point, bool]:
+    """L-BFGS, then Newton steps from `at`; and whether there is no more to do."""
+    problem, clock, design = task.problem, task.clock, task.problem.design
+    steps: NewtonSteps | None = None
+    slow, before = 0, np.inf
+    for step in range(MOST_STEPS):
+        gap = task.measure(at)
+        if (gap <= task.tol and step > 0) or clock.expired:
+            return at, True
+        slow = slow + 1 if step > 1 and gap > SLOW * before else 0
+        if slow >= MOST_SLOW:
+            break
+        before = gap
+        wanted = np.flatnonzero(at.used | (at.norms > task.beta).any(axis=1))
+        size = 4 * design.n_samples * len(wanted) * design.dim
+        if len(wanted) == 0 or size > max(design.nbytes, LITTLE_BYTES):
+            break
+        clock.n_iter += 1
+        found: Point | None = None
+        with until(clock.late):
+            X = task.work.columns.of(wanted)
+            if step == 0 and gap > 10 * START_GAP:
+                Z = np.zeros(problem.shape)
+                Z[X.groups], b = FactoredStart(task, at, X).run()
+                found = problem.at(Z, b)
+            else:
+                if steps is None:
+                    steps = NewtonSteps(task)
+                found = steps.step(at, X)
+        if found is None:
+            return at, clock.expired
+        at = found
+    return at, False
+
+
+class NewtonSteps:
+    """Newton steps that keep the Nyström approximation for as long as it serves."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.beta = task, task.beta
+        self.sketch: Sketch | None = None
+
+    def step(self, at: Point, X: LowPrecision) -> Point | None:
+        """A better point than `at`, or None."""
+        problem, groups = at.problem, X.groups
+        penalty = problem.penalty.of(groups)
+        model = Model(X, problem.risk, at.F)
+        radius = self.beta * penalty.column(len(groups))
+        Z0, g = at.Z[groups], at.M[groups].copy()
+        Z, norms = Z0.copy(), penalty.norms(Z0)
+        enters = (norms == 0) & (penalty.norms(g) > radius)
+        if enters.any():
+            move = model.entry(np.where(enters[:, None, :], g, 0.0), radius, penalty.separable)
+            Z += move
+            g -= model.apply(move)
+        for _ in range(MOST_EXITS):
+            norms = penalty.norms(Z)
+            if not norms.any():
+                break
+            change = self._solve(model, Z, g, norms, radius, penalty.separable)
+            axes = (1,) if penalty.separable else (1, 2)
+            turned = np.sum(Z * (Z + change), axis=axes, keepdims=True) <= 0
+            leaves = turned & (norms[:, None, :] > 0)
+            if not leaves.any():
+                Z = Z + change
+                break
+            gone = np.where(leaves, Z, 0.0)
+            Z = Z - gone
+            g = g + model.apply(gone)
+        return self._search(at, X, Z, Z0)
+
+    def _solve(
+        self, model: Model, Z: Array, g: Array, norms: Array, radius: Array, separable: bool
+    ) -> Array:
+        """Newton's step from `Z`, on the cells in use."""
+        length = norms[:, None, :]
+        scale = np.sqrt(length / radius[:, :, None])
+        unit = np.where(length > 0, Z / np.where(length > 0, length, 1.0), 0.0)
+        axes = (1,) if separable else (1, 2)
+
+        def across(t: Array) -> Array:
+            """``(I - u u') t``."""
+            return t - unit * np.sum(unit * t, axis=axes, keepdims=True)
+
+        def operator(t: Array) -> Array:
+            return scale * model.apply(scale * t) + across(t)
+
+        right = scale * (g - radius[:, :, None] * unit)
+        known = self.sketch.restricted(model) if self.sketch is not None else None
+        if known is None:
+            known = self.sketch = Sketch.of(model, scale, unit)
+        inverse = Preconditioner(known.factor(scale), unit, axes)
+        t, products = conjugate_gradients(operator, right, inverse, MOST_PRODUCTS)
+        if products > RESKETCH:
+            self.sketch = None
+        return scale * t
+
+    def _search(self, at: Point, X: LowPrecision, Z: Array, Z0: Array) -> Point | None:
+        """The first of the steps 1, 1/2, 1/4, ... that lowers the objective."""
+        problem, step = at.problem, Z - Z0
+        if not step.any():
+            return None
+        turn = np.asarray(X.predict(step), order=problem.loss.order)
+        start = at.primal(self.beta)
+        for halvings in range(MOST_HALVINGS):
+            t = 0.5**halvings
+            whole = at.Z.copy()
+            whole[X.groups] = Z0 + t * step if t < 1 else Z
+            found = problem.at(whole, at.b, S=at.S + t * turn)
+            if found.primal(self.beta) < start:  # as far as scores in float32 tell
+                found = problem.at(whole, found.b)
+                return found if found.primal(self.beta) < start else None
+        return None
+
+
+class Model:
+    """``Z -> X' H X Z`` with the intercept eliminated, on the columns of `X`.
+
+    Parameters
+    ----------
+    X : LowPrecision
+    risk : EmpiricalRisk
+    F : ndarray of shape (N, c)
+        Scores at which the risk's curvature H is taken.
+    """
+
+    def __init__(
+        self, X: LowPrecision, risk: EmpiricalRisk, F: Array, damping: float = 0.0
+    ) -> None:
+        self.X, self.joint, self.H = X, risk.loss.joint, risk.curvature(F, damping)
+        self.W = risk.weighted(self.H)
+        self.inverse: Array | None = None
+        if risk.intercept:
+            total = np.diag(self.W.sum(axis=0))
+            if self.joint:
+                total -= self.W.T @ self.H
+            self.inverse = np.linalg.pinv(total, rcond=1e-13, hermitian=True)
+
+    def apply(self, Z: Array) -> Array:
+        """``X' H X Z`` of ``Z (groups, d, c)``, or of several, ``(groups, d, c, r)``."""
+        check_stop()
+        N, c = self.H.shape
+        if Z.ndim == 4 and Z.size // Z.shape[3] and N * c * Z.shape[3] > BLOCK_NUMBERS:
+            step = max(1, BLOCK_NUMBERS // (N * c))
+            parts = [self.apply(Z[..., k : k + step]) for k in range(0, Z.shape[3], step)]
+            return np.concatenate(parts, axis=3)
+        F = self.X.predict(Z.reshape(*Z.shape[:2], -1)).reshape(N, c, -1)
+        F = self._bent(F)
+        if self.inverse is not None:
+            F -= self._bent(np.broadcast_to(self.inverse @ F.sum(axis=0), F.shape))
+        return self.X.correlate(F.reshape(N, -1)).reshape(Z.shape)
+
+    def _bent(self, F: Array) -> Array:
+        """``H F`` per sample, for ``F (N, c, r)``."""
+        if self.joint:
+            F = F - np.einsum("il,ilr->ir", self.H, F)[:, None, :]
+        return self.W[:, :, None] * F
+
+    def entry(self, G: Array, radius: Array, separable: bool) -> Array:
+        """Moves of cells along their correlations `G`, each to its best, together not too far."""
+        axes = (1,) if separable else (1, 2)
+        size = np.sqrt(np.sum(G * G, axis=axes, keepdims=True))
+        unit = G / np.where(size > 0, size, 1.0)
+        bend = self._alone(unit, separable)[:, None, :]
+        excess = np.maximum(size - radius[:, :, None], 0.0)
+        move = np.divide(excess, bend, out=np.zeros_like(size), where=bend > 0)
+        whole = unit * move
+        total = float(np.sum(whole * self.apply(whole)))
+        gain = float(np.sum(excess * move))
+        return whole * (min(1.0, gain / total) if total > 0 else 0.0)
+
+    def _alone(self, unit: Array, separable: bool) -> Array:
+        """Curvature along every cell's unit vector, with the intercept fixed: (groups, cells)."""
+        U = np.stack([self.X.contributions(u) for u in np.moveaxis(unit, 2, 0)], axis=2)
+        if separable:
+            W = self.W * (1.0 - self.H) if self.joint else self.W
+            return np.einsum("il,ikl,ikl->kl", W, U, U, optimize=True)
+        bend = np.einsum("il,ikl,ikl->k", self.W, U, U, optimize=True)
+        if self.joint:
+            mean = np.einsum("il,ikl->ik", self.H, U, optimize=True)
+            bend -= np.einsum("i,ik,ik->k", self.W.sum(axis=1), mean, mean, optimize=True)
+        return bend[:, None]
+
+
+class Sketch:
+    """A Nyström approximation ``B B'`` of a model."""
+
+    def __init__(self, groups: NDArray[np.intp], B: Array) -> None:
+        self.groups, self.B = groups, B  # (groups, d, c, r)
+
+    @classmethod
+    def of(cls, model: Model, scale: Array, unit: Array) -> Sketch:
+        """Of ``S Q S`` for the scale S: exact along the unit vectors of cells, where these are few.
+
+        Along these vectors the penalty has no curvature, so that Q alone counts.
+        """
+        shape = np.broadcast_shapes(scale.shape, unit.shape)
+        rng, size = np.random.default_rng(0), int(np.prod(shape))
+        random = np.where(scale > 0, rng.standard_normal((min(RANK, size), *shape)), 0.0)
+        random = np.moveaxis(random, 0, -1)
+        whole = np.concatenate([_alone(unit, scale), random], axis=3)
+        basis = np.linalg.qr(whole.reshape(size, -1))[0]
+        shaped = basis.reshape(*shape, -1)
+        wide = np.broadcast_to(scale, shape)[..., None]
+        image = (wide * model.apply(wide * shaped)).reshape(size, -1)
+        shift = np.finfo(np.float32).eps * float(np.linalg.norm(image))
+        image += shift * basis
+        core = basis.T @ image
+        values, axes = np.linalg.eigh(0.5 * (core + core.T))
+        kept = values > 1e-7 * values.max(initial=0.0)
+        B = (image @ (axes[:, kept] / np.sqrt(values[kept]))).reshape(*shape, -1)
+        return cls(model.X.groups, np.divide(B, wide, out=np.zeros_like(B), where=wide > 0))
+
+    def restricted(self, model: Model) -> Sketch | None:
+        """The same on the groups of `model`; None where it does not know them all."""
+        if not np.isin(model.X.groups, self.groups).all():
+            return None
+        return Sketch(model.X.groups, self.B[np.searchsorted(self.groups, model.X.groups)])
+
+    def factor(self, scale: Array) -> Array:
+        """``S B`` as a matrix ``(coefficients, r)``."""
+        return (scale[..., None] * self.B).reshape(-1, self.B.shape[3])
+
+
+def _alone(unit: Array, scale: Array) -> Array:
+    """The unit vector of every cell in use by itself, ``(groups, d, c, cells)``; none if many."""
+    cells = scale.shape[2]
+    used = np.argwhere(scale[:, 0, :] > 0)
+    if len(used) > RANK:
+        used = used[:0]
+    found = np.zeros((*unit.shape, len(used)))
+    for j, (k, cell) in enumerate(used.tolist()):
+        outputs = slice(cell, cell + 1) if cells > 1 or unit.shape[2] == 1 else slice(None)
+        found[k, :, outputs, j] = unit[k, :, outputs]
+    return found
+
+
+class Preconditioner:
+    """The inverse of ``I - (1 - FLAT) u u' + C C'``."""
+
+    def __init__(self, C: Array, unit: Array, axes: tuple[int, ...], flat: float = FLAT) -> None:
+        self.unit, self.axes, self.more = unit, axes, 1.0 / flat - 1.0
+        self.C = C
+        r = C.shape[1]
+        self.DC = self._diagonal(C.T.reshape(r, *unit.shape)).reshape(r, -1).T
+        self.core = np.linalg.inv(np.eye(r) + C.T @ self.DC)
+
+    def _diagonal(self, T: Array) -> Array:
+        axes = tuple(axis - 3 for axis in self.axes)
+        return T + self.more * self.unit * np.sum(self.unit * T, axis=axes, keepdims=True)
+
+    def __call__(self, t: Array) -> Array:
+        t = self._diagonal(t)
+        return t - (self.DC @ (self.core @ (self.C.T @ t.ravel()))).reshape(t.shape)
+
+
+def conjugate_gradients(
+    operator: Callable[[Array], Array],
+    right: Array,
+    inverse: Callable[[Array], Array],
+    most: int,
+    accuracy: float = ACCURACY,
+) -> tuple[Array, int]:
+    """About ``operator^-1 right``, and how many products it took."""
+    t, r = np.zeros_like(right), right
+    y = inverse(r)
+    p, rho = y, float(np.sum(r * y))
+    stop = accuracy**2 * rho
+    for products in range(most):
+        if not rho > stop:
+            return t, products
+        Ap = operator(p)
+        slope = float(np.sum(p * Ap))
+        if not slope > 0:
+            return t, products
+        t, r = t + rho / slope * p, r - rho / slope * Ap
+        y = inverse(r)
+        before, rho = rho, float(np.sum(r * y))
+        p = y + rho / before * p
+    return t, most
