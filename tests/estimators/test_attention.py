@@ -64,7 +64,7 @@ def test_regressor_attributes(X, y):
     np.testing.assert_allclose(model.token_norms_, np.linalg.norm(model.coef_[0], axis=1))
     assert (model.n_tokens_, model.n_channels_, model.n_features_in_) == (5, 3, 15)
     assert model.beta_ == pytest.approx(0.3 * model.beta_max_)
-    assert model.beta_max_ == pytest.approx(beta_max(X, y))
+    assert model.beta_max_ == pytest.approx(beta_max(ConvexAttentionRegressor(), X, y))
     assert model.trace_[-1].relative_gap <= 1e-6
     assert model.n_iter_ >= 1
     expected = np.einsum("ikd,kd->i", X, model.coef_[0]) + model.intercept_[0]

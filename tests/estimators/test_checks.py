@@ -31,7 +31,7 @@ def expected_failures(estimator):
 @parametrize_with_checks(
     [
         ConvexAttentionRegressor(),
-        ConvexAttentionRegressor(loss="huber", penalty="token", fit_intercept=False),
+        ConvexAttentionRegressor(loss="huber", penalty="token", fit_intercept=False, tol=1e-10),
         ConvexAttentionRegressor(loss="poisson"),
         ConvexAttentionClassifier(),
         ConvexAttentionClassifier(penalty="token", class_weight="balanced", warm_start=True),

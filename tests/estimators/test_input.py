@@ -146,7 +146,7 @@ def test_any_layout_is_read_and_left_alone(X, y, layout, dtype, tmp_path):
 @pytest.mark.parametrize("flat", [False, True])
 def test_large_input_is_not_copied(dtype, flat, monkeypatch):
     """Reading X, its mask and its NaNs costs blocks, whatever the size of X."""
-    monkeypatch.setattr("convexformer.estimators._validation.BLOCK_ENTRIES", 1 << 14)
+    monkeypatch.setattr("convexformer.estimators._reading.BLOCK_ENTRIES", 1 << 14)
     X = np.random.default_rng(0).normal(size=(2000, 40, 20)).astype(dtype)  # 6 or 13 MB
     X[:, 7] = np.nan
     mask = np.ones(X.shape[:2], bool)
@@ -184,7 +184,7 @@ def test_nan_and_inf_are_located(X, y, bad, dtype):
 
 
 def test_nan_is_located_in_later_blocks(X, y, monkeypatch):
-    monkeypatch.setattr("convexformer.estimators._validation.BLOCK_ENTRIES", 24)
+    monkeypatch.setattr("convexformer.estimators._reading.BLOCK_ENTRIES", 24)
     X = X.copy()
     X[31, 3, 0] = np.nan
     with pytest.raises(ValueError, match="sample 31, token 3, channel 0"):

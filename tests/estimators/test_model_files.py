@@ -16,9 +16,9 @@ from convexformer import (
     ConvexAttentionRegressorCV,
     ModelFileError,
     Offsets,
+    _model_file,
     load_model,
 )
-from convexformer.estimators import _model_file
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 4, 3))

@@ -16,7 +16,7 @@ import pytest
 from tests.estimators.mutations import mutate
 
 from convexformer import ModelFileError, load_model
-from convexformer.estimators._model_file import CHECKSUM, checksum
+from convexformer._model_file import CHECKSUM, checksum
 
 MODELS = sorted(Path(__file__).with_name("models").glob("*.safetensors"))  # of format 1
 TRIED = math.ceil(int(os.environ.get("MUTATIONS", "450")) / len(MODELS))  # of each model

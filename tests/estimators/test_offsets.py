@@ -168,11 +168,12 @@ def test_float32_and_without_a_mask():
 
 
 def test_path_and_beta_max(data):
-    path = attention_path(data.X, data.y, betas=[1.0, 0.3], tokens=SEEN, **data.extra)
+    tied = ConvexAttentionRegressor(tokens=SEEN)
+    path = attention_path(tied, data.X, data.y, betas=[1.0, 0.3], **data.extra)
     assert path.coefs.shape == (2, 1, len(SEEN), d)
     model = ConvexAttentionRegressor(0.3, tokens=SEEN).fit(data.X, data.y, **data.extra)
     np.testing.assert_allclose(path.coefs[1], model.coef_, atol=1e-3)
-    assert beta_max(data.X, data.y, tokens=SEEN, **data.extra) == pytest.approx(model.beta_max_)
+    assert beta_max(tied, data.X, data.y, **data.extra) == pytest.approx(model.beta_max_)
 
 
 # What it is for -----------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_names_go_through(X):
 
 
 def test_memory_is_the_result_and_blocks(monkeypatch):
-    monkeypatch.setattr("convexformer.estimators._validation.BLOCK_ENTRIES", 1 << 14)
+    monkeypatch.setattr("convexformer.estimators._reading.BLOCK_ENTRIES", 1 << 14)
     X = np.random.default_rng(0).normal(size=(2000, 40, 20)).astype(np.float32)
     scaler = TokenScaler()
     tracemalloc.start()

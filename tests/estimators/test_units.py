@@ -68,6 +68,9 @@ def test_numbers_beyond_the_range_of_squares_are_refused_in_words(name, unit):
 def test_units_of_x_change_no_path(unit):
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
-        expected, found = (attention_path(data, Y, n_betas=10) for data in (X, unit * X))
+        expected, found = (
+            attention_path(ConvexAttentionRegressor(), data, Y, n_betas=10)
+            for data in (X, unit * X)
+        )
     np.testing.assert_array_equal(found.n_tokens_used, expected.n_tokens_used)
     np.testing.assert_allclose(unit * found.coefs, expected.coefs, atol=2e-3)

@@ -147,16 +147,17 @@ def test_ctrl_c_at_any_moment_leaves_a_whole_model(make, on_interrupt):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("on_interrupt", ["raise", "keep"])
 def test_ctrl_c_at_any_moment_of_a_path(on_interrupt):
-    settings = {"task": "classification", "n_betas": 8, "eps": 0.02, "tol": 1e-8}
+    model, settings = ConvexAttentionClassifier(tol=1e-8), {"n_betas": 8, "eps": 0.02}
     start = time.perf_counter()
-    whole = attention_path(X_NEW, Y_NEW, **settings)
+    whole = attention_path(model, X_NEW, Y_NEW, **settings)
+    model.set_params(on_interrupt=on_interrupt)
     seconds = time.perf_counter() - start
     hits = []
     for moment in moments(seed=2):
         path, start = None, time.perf_counter()
         try:
             with ctrl_c(moment * seconds, hits):
-                path = attention_path(X_NEW, Y_NEW, on_interrupt=on_interrupt, **settings)
+                path = attention_path(model, X_NEW, Y_NEW, **settings)
         except KeyboardInterrupt:
             pass
         if not hits[-1]:
@@ -197,9 +198,8 @@ def test_a_path_that_ends_early_says_so():
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        path = attention_path(
-            X_NEW, Y_NEW, task="classification", n_betas=8, verbose=interrupt, on_interrupt="keep"
-        )
+        model = ConvexAttentionClassifier(verbose=interrupt, on_interrupt="keep")
+        path = attention_path(model, X_NEW, Y_NEW, n_betas=8)
     assert 1 < len(path.betas) < 8
     assert any("the path ends at beta" in str(w.message) for w in caught)
 

@@ -5,10 +5,8 @@ from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
 from .cv import ConvexAttentionClassifierCV, ConvexAttentionRegressorCV
 from .path import AttentionPath, attention_path, beta_max
 from .persistence import ModelFileError, load_model
-from .pooled import PooledTokens
-from .scaler import TokenScaler
-from .sequence import ConvexSequenceRegressor
-from .sequence_classifier import ConvexSequenceClassifier
+from .sequence import ConvexSequenceClassifier, ConvexSequenceRegressor
+from .tokens import PooledTokens, TokenScaler
 from .transformer import (
     ConvexTransformerClassifier,
     ConvexTransformerClassifierCV,

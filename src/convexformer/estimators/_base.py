@@ -1,118 +1,245 @@
-"""What all estimators share: from validated data to a problem, from a solution to attributes."""
+"""What all estimators share: when to stop, and what is kept of a certified fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import field
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from ..problem import PENALTIES, Design, Offsets, Problem
-from ..problem.points import safe_norm
-from ..solvers import Solution, TracePoint
-from ..solvers.interruption import ON_INTERRUPT
-from ..solvers.refit import Refitted
-from ._refit import Refittable
-from ._samples import Samples, read_samples
-from ._validation import (
-    Array,
-    check_bool,
-    check_choice,
-    check_count,
-    check_positive,
-    check_sample_weight,
-    check_token_weights,
-    warn_of_one_sample,
-)
+from ..problem import Certificate
+from ..solvers import Solution, Status, TracePoint, solve
+from ..solvers.refit import RIDGES, Refitted, refit
+from ..solvers.solution import Clock, advice, interruption
+from ._parameters import check_parameters, parameters
+from ._reading import Array, warn
+from .persistence import Persistent
+
+REFIT_ATTRIBUTES = ("selection_coef_", "selection_intercept_", "ridge_")
+
+Estimator = TypeVar("Estimator")
+Args = ParamSpec("Args")
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """Validated input of a fit."""
+def all_or_nothing(
+    fit: Callable[Concatenate[Estimator, Args], Estimator],
+) -> Callable[Concatenate[Estimator, Args], Estimator]:
+    """Let `fit` work on a copy, whose attributes become the estimator's in one step at the end.
 
-    samples: Samples  # sequences; all that follows has a row per sample
-    y: NDArray  # as passed
-    Y: Array  # (rows, c), as the loss wants it
-    weight: Array | None  # (rows,), the user's
+    A fit that raises, Ctrl-C included, leaves an estimator unfitted, or with its old model whole.
+    Attributes that others set on the estimator meanwhile, such as a callback, stay as they set
+    them.
 
-    def take(self, sequences: NDArray[np.intp]) -> TrainingData:
-        """Some of the sequences (copied)."""
-        rows = self.samples.rows_of(sequences)
-        weight = None if self.weight is None else self.weight[rows]
-        return TrainingData(self.samples.take(sequences), self.y[rows], self.Y[rows], weight)
+    Examples
+    --------
+    >>> from convexformer.estimators._base import all_or_nothing
+    >>> class Mean:
+    ...     @all_or_nothing
+    ...     def fit(self, y):
+    ...         self.count_ = len(y)
+    ...         self.mean_ = sum(y) / self.count_
+    ...         return self
+    >>> model = Mean().fit([1, 3])
+    >>> model.fit([])
+    Traceback (most recent call last):
+    ZeroDivisionError: division by zero
+    >>> model.count_, model.mean_
+    (2, 2.0)
+    """
+
+    @wraps(fit)
+    def fit_whole(self: Estimator, /, *args: Args.args, **kwargs: Args.kwargs) -> Estimator:
+        before = dict(vars(self))
+        draft = object.__new__(type(self))  # copy.copy would drop what __getstate__ leaves out
+        draft.__dict__ = dict(before)
+        fit(draft, *args, **kwargs)
+        set_meanwhile = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in before or value is not before[name]
+        }
+        self.__dict__ = vars(draft) | set_meanwhile  # one assignment, which no signal divides
+        return self
+
+    return fit_whole
 
 
-class ConvexAttention(Refittable, BaseEstimator):
-    """Base of the estimators; a task mixin says what targets and scores mean."""
+class Fitted(Persistent):
+    r"""What a fit keeps.
 
-    penalty: str
-    fit_intercept: bool
-    token_weights: Any
-    tokens: Any
-    n_tokens: int | None
-    max_iter: int
-    max_time: float | None
-    on_interrupt: str
-    verbose: Any
+    Attributes
+    ----------
+    certificate_ : Certificate
+        Objective, lower bound and gap, computed in float64 from the coefficients alone. A
+        refitted model has none.
+    selection_certificate_, selection_coef_, selection_intercept_, ridge_
+        Of a refitted model only: the certificate, coefficients and intercept of the fit that
+        selected the tokens, and the strength :math:`\rho` of the ridge, per output.
+    beta_, beta_max_ : float
+        Penalty strength, absolute, and the smallest at which ``Z = 0``.
+    status_ : Status
+        Why the solver stopped.
+    strategy_ : str
+        What the solver did, see ``convexformer.solvers.STRATEGIES``.
+    n_iter_ : int
+    trace_ : list of TracePoint
+        Iteration, seconds, certified gap and number of active tokens (matrices) on the way.
+    n_tokens_, n_channels_, n_features_in_ : int
+        Shape of X at fit; ``n_features_in_ = n_tokens_ * n_channels_``.
+    """
 
+    refit: Any
     coef_: Array
     intercept_: Array
+    status_: Status
+    strategy_: str
+    ridge_: Array
     n_tokens_: int
+    n_channels_: int
+    classes_: NDArray
+    _certificate: Certificate  # of the solution, refitted or not
+    _targets: str  # their kind
+
+    @property
+    def certificate_(self) -> Certificate:
+        """Objective, lower bound and gap; refitted models have none."""
+        self._check_kept("certificate_")
+        if self._is_refitted:
+            raise AttributeError(
+                f"This {type(self).__name__} was refitted (refit={self.refit!r}): its coefficients "
+                "are not the certified optimum, and have no certificate. selection_certificate_ is "
+                "that of the fit which selected the tokens; for a certified model fit with "
+                "refit=False."
+            )
+        return self._certificate
+
+    @property
+    def selection_certificate_(self) -> Certificate:
+        """Certificate of the fit that selected what was refitted."""
+        self._check_kept("selection_certificate_")
+        if not self._is_refitted:
+            raise AttributeError(
+                f"This {type(self).__name__} was not refitted; see certificate_, and refit=True."
+            )
+        return self._certificate
+
+    def _check_kept(self, name: str) -> None:
+        if "_certificate" not in vars(self):
+            raise NotFittedError(
+                f"This {type(self).__name__} is not fitted yet and has no {name}; call fit first."
+            )
+
+    @property
+    def _is_refitted(self) -> bool:
+        return "ridge_" in vars(self)
+
+    @property
+    def _ridges(self) -> tuple[float | None, ...]:
+        """Strengths of the ridge to choose from; None where there is no refit."""
+        if not self.refit:
+            return (None,)
+        return RIDGES if isinstance(self.refit, (bool, np.bool_)) else (float(self.refit),)
+
+
+@parameters
+class Certified(Fitted, BaseEstimator):
+    """A fit that ends with a certificate.
+
+    Parameters
+    ----------
+    fit_intercept : bool, default=True
+        Whether to fit an intercept per output, which is not penalised.
+    tol : float, default=1e-6
+        Relative duality gap at which to stop.
+    max_iter : int, default=10000
+        Most iterations.
+    max_time : float, optional
+        Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
+        over X, which the certificate takes. A refit that would take longer is left out: the
+        certified coefficients are kept, with a warning.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        What Ctrl-C does during the solve and the refit. "raise": KeyboardInterrupt, and the
+        estimator is left as it was before. "keep": the fit ends with the best coefficients so far
+        and their true certificate (during the refit: with the certified ones), and warns; a second
+        Ctrl-C raises.
+    verbose : bool or callable, default=False
+        True prints time and gap at every iteration; a callable receives them instead, as a named
+        tuple ``(iteration, seconds, relative_gap, n_active)``.
+    """
+
+    fit_intercept: bool = True
+    tol: float = 1e-6
+    max_iter: int = 10_000
+    max_time: float | None = None
+    on_interrupt: str = "raise"
+    verbose: Any = False
 
     _groups_name: ClassVar[str] = "tokens"  # what the solver counts as active
-
-    # Before the solve -------------------------------------------------------------------------
+    _solve: ClassVar[Any] = staticmethod(solve)
+    _refit: ClassVar[Any] = staticmethod(refit)
+    _as_coef: ClassVar[Any]
 
     def _check_parameters(self) -> None:
-        check_choice("penalty", self.penalty, tuple(PENALTIES))
-        check_bool("fit_intercept", self.fit_intercept)
-        if not isinstance(self.tokens, Offsets):
-            check_choice("tokens", self.tokens, ("absolute", Offsets(-4, 4)))
-        check_count("n_tokens", self.n_tokens, optional=True)
-        check_positive("tol", self.tol, "It is the relative duality gap at which to stop.")
-        check_count("max_iter", self.max_iter)
-        check_positive("max_time", self.max_time, "It is in seconds.", optional=True)
-        check_choice("on_interrupt", self.on_interrupt, ON_INTERRUPT)
-        self._check_refit()
-        self._check_task_parameters()
+        check_parameters(self)
 
-    def _read(
-        self, X: Any, y: Any, sample_weight: Any, mask: Any, separators: Any = None
-    ) -> TrainingData:
-        self._check_parameters()
-        samples = read_samples(self, X, mask, separators, reset=True)
-        y, Y = self._read_targets(samples.targets(y))
-        samples.check_targets(y)
-        weight = check_sample_weight(samples.weights(sample_weight), len(y))
-        warn_of_one_sample(len(y))
-        return TrainingData(samples, y, Y, weight)
+    def _minimise(
+        self, problem: Any, beta: float, clock: Clock, ridge: float | None = None, **start: Any
+    ) -> Solution | Refitted:
+        """Solve, and refit where that was asked for, within the time of `clock`."""
+        with interruption(self.on_interrupt) as clock.asked:
+            solution = self._solve(
+                problem,
+                beta,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                max_time=clock.left,
+                callback=self._report,
+                on_interrupt=self.on_interrupt,
+                **start,
+            )
+            return self._refitted(problem, solution, clock, ridge)
 
-    def _problem(self, data: TrainingData) -> Problem:
-        solvable = self._solvable(data.Y, data.weight)
-        if self.fit_intercept and not np.all(solvable):
-            raise ValueError(self._unsolvable(np.flatnonzero(~solvable)))
-        return Problem(
-            self._design(data.samples),
-            self._task_loss(),
-            PENALTIES[self.penalty](self._penalty_weights()),
-            data.Y,
-            sample_weight=self._task_weight(data.y, data.weight),
-            intercept=bool(self.fit_intercept),
-        )
+    def _refitted(
+        self,
+        problem: Any,
+        solution: Solution,
+        clock: Clock,
+        ridge: float | None = None,
+        **start: Any,
+    ) -> Solution | Refitted:
+        """`solution`, refitted where that was asked for; if not at `ridge`, at the best one."""
+        if not self.refit:
+            return solution
+        if ridge is None and len(self._ridges) == 1:
+            (ridge,) = self._ridges
+        fitted: Refitted = self._refit(problem, solution, ridge, late=clock.late, **start)
+        if fitted.stopped:
+            why = "Ctrl-C interrupted it" if clock.asked() else "max_time ran out"
+            warn(
+                f"The refit stopped early, because {why}. The model has the coefficients of the "
+                "certified fit, and selection_certificate_ is theirs. Raise max_time if you set "
+                "it, or pass a number as refit (refit=True compares several on folds).",
+                ConvergenceWarning,
+            )
+        elif not fitted.converged:
+            warn(
+                "The refit stopped before it came to its minimum; the model is usable. Use a "
+                "stronger ridge, refit=..., or scale X (TokenScaler).",
+                ConvergenceWarning,
+            )
+        return fitted
 
-    def _prepare(self, data: TrainingData) -> None:
-        """Fix what must be fixed before the problem is convex (gates)."""
-
-    def _design(self, samples: Samples) -> Design:
-        return samples.design()
-
-    def _penalty_weights(self) -> Array | None:
-        """Penalty weights of the design's groups, which are the tokens."""
-        return check_token_weights(self.token_weights, self.n_tokens_)
+    def _warn_of_one_sample(self, n_samples: int) -> None:
+        if n_samples == 1:
+            warn(
+                "X has one sample, and one sample cannot tell which tokens matter. Pass more "
+                "samples."
+            )
 
     def _report(self, point: TracePoint) -> None:
         """One line of progress, where asked for."""
@@ -126,108 +253,61 @@ class ConvexAttention(Refittable, BaseEstimator):
                 flush=True,
             )
 
-    # After the solve --------------------------------------------------------------------------
-
     def _keep(self, fitted: Solution | Refitted) -> Self:
         """Turn a solution, refitted or not, into fitted attributes."""
-        self._set_coefficients(fitted.Z.transpose(2, 0, 1), fitted.intercept)
-        self._keep_solution(fitted)
+        for name in REFIT_ATTRIBUTES:  # of an earlier fit
+            self.__dict__.pop(name, None)
+        solution = fitted.selection if isinstance(fitted, Refitted) else fitted
+        self._set_coefficients(self._as_coef(fitted.Z), fitted.intercept)
+        if isinstance(fitted, Refitted):
+            self.selection_coef_ = self._as_coef(solution.Z)
+            self.selection_intercept_ = solution.intercept
+            self.ridge_ = fitted.ridge
+        self._certificate = solution.certificate
+        self.beta_, self.beta_max_ = solution.certificate.beta, solution.certificate.beta_max
+        self.status_, self.strategy_ = solution.status, solution.strategy
+        self.n_iter_, self.trace_ = solution.n_iter, solution.trace
         return self
 
     def _set_coefficients(self, coef: Array, intercept: Array) -> None:
         # One memory layout always: a loaded model predicts the same bits as the saved one.
-        self.coef_ = np.ascontiguousarray(coef)  # (c, n, d)
+        self.coef_ = np.ascontiguousarray(coef)
         self.intercept_ = np.ascontiguousarray(intercept)
-        norms = safe_norm(self.coef_, axis=2)  # (c, n)
-        self.tokens_ = np.flatnonzero(np.any(norms, axis=0))
-        self.token_norms_ = norms[0] if len(norms) == 1 else norms
 
-    @property
-    def feature_importances_(self) -> Array:
-        """Norm of the coefficients of every column's token, ``(n_features_in_,)``.
-
-        In the order of the columns of 2-D X, so that scikit-learn selects columns by it:
-        ``SelectFromModel(model, importance_getter="feature_importances_")``. All channels of a
-        token have the same importance, so that whole tokens are selected. `coef_`, which
-        scikit-learn reads if no getter is named, has an axis per token and none per column.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn.feature_selection import SelectFromModel
-        >>> from convexformer import ConvexAttentionRegressor
-        >>> table = np.random.default_rng(0).normal(size=(50, 8))  # 4 tokens of 2 channels
-        >>> model = ConvexAttentionRegressor(beta=0.3, n_tokens=4)
-        >>> select = SelectFromModel(model, importance_getter="feature_importances_")
-        >>> select.fit(table, table[:, 2]).get_support(indices=True)  # the second token
-        array([2, 3])
-        """
-        check_is_fitted(self)
-        if isinstance(self.tokens, Offsets):
-            raise AttributeError(
-                "With tokens=Offsets a token is a place relative to a target, so that no column of "
-                "X has an importance of its own. See token_norms_."
+    def _warn_unless_converged(self) -> None:
+        gap = self._certificate.relative_gap
+        if not gap <= self.tol:
+            holds = "selection_certificate_" if self._is_refitted else "certificate_"
+            stopped = "Interrupted" if self.status_ is Status.INTERRUPTED else "Stopped"
+            warn(
+                f"{stopped} at a relative duality gap of {gap:.1e}, above tol={self.tol:g}: the "
+                f"objective may still be lowered by at most that fraction. The model is usable and "
+                f"{holds} holds its true gap. {advice([self.status_])}",
+                ConvergenceWarning,
             )
-        by_token = np.moveaxis(self.coef_, -2, 0).reshape(self.n_tokens_, -1)
-        return np.repeat(safe_norm(by_token, axis=1), self.n_channels_)
-
-    def _scored(self, X: Any, mask: Any, separators: Any) -> tuple[Samples, Array]:
-        """Samples and their ``F = sum_k X_k Z_k + b``, ``(rows, c)``."""
-        check_is_fitted(self)
-        samples = read_samples(self, X, mask, separators, reset=False)
-        return samples, self._design_scores(self._design(samples))
-
-    def _answer(
-        self, answer: Callable[[Array], NDArray], X: Any, mask: Any, separators: Any
-    ) -> NDArray:
-        """What `answer` makes of the scores, by sample or, with offsets, by position."""
-        samples, F = self._scored(X, mask, separators)
-        return samples.arranged(answer(F))
-
-    def _coefficients(self) -> Array:
-        """`coef_` as problems have it, ``(groups, d, c)``."""
-        return self.coef_.transpose(1, 2, 0)
-
-    def _design_scores(self, design: Design) -> Array:
-        Z = self._coefficients()
-        used = np.flatnonzero(np.any(Z, axis=(1, 2)))  # no other token is read
-        F = design.predict(Z) if len(used) == len(Z) else design.predict(Z[used], used)
-        return F + self.intercept_
-
-    def to_network(self) -> Any:
-        """The network this model is equivalent to, as a PyTorch module in float64.
-
-        It has one simplex-attention head per nonzero block of the coefficients, the same scores,
-        and the same objective with weight decay. It is nonconvex in its weights, as networks are,
-        and stands at a global optimum to within the certificate. That of a refitted model has the
-        same scores, but stands at no optimum: `refit` moved away from it.
-
-        With ``tokens=Offsets(...)`` it reads the tokens of every position written out, as
-        ``tokens.expand(X, mask, separators)`` gives them.
-
-        Returns
-        -------
-        convexformer.nn.SimplexAttention or convexformer.nn.GatedFCN
-            Needs PyTorch: ``pip install "convexformer[nn]"``.
-        """
-        check_is_fitted(self)
-        from ..nn import network_of  # the one look upward, and torch only where it is asked for
-
-        return network_of(self)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
 
-    # What the task mixins bring ---------------------------------------------------------------
 
-    _check_task_parameters: Any
-    _read_targets: Any
-    _task_loss: Any
-    _task_weight: Any
-    _solvable: Any
-    _unsolvable: Any
-    _missing: Any
-    _fill_intercept: Any
-    _score_default: Any
+@parameters
+class OneBeta(Certified):
+    r"""A fit at one penalty strength.
+
+    Parameters
+    ----------
+    beta : float, default=0.1
+        Penalty strength, positive: a fraction of the smallest strength at which the optimum is
+        ``Z = 0`` (`beta_max_`). From 1 on, no coefficient is used. Where `beta_max_` is 0 (constant
+        targets, or X all zero) every beta gives ``Z = 0`` with gap 0.
+    beta_scale : {"relative", "absolute"}, default="relative"
+        "absolute": `beta` is :math:`\beta` itself.
+    """
+
+    beta: float = field(default=0.1, kw_only=False)
+    beta_scale: str = "relative"
+
+    def _absolute_beta(self, problem: Any) -> float:
+        return float(self.beta) * (problem.beta_max if self.beta_scale == "relative" else 1.0)

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from ..solvers import Solution, Status, solve_path
 from ..solvers.refit import Refitted
 from ..solvers.solution import Clock
-from ._base import ConvexAttention, TrainingData
-from ._validation import Array
+from ._reading import Array
+from .attention import ConvexAttention, TrainingData
 
 Scorer = Callable[..., float]
+Fold = tuple[NDArray[np.intp], NDArray[np.intp]]  # sequences to train on, and to score on
 
 
 @dataclass(frozen=True)
@@ -24,21 +25,19 @@ class FoldResult:
     """What one fold says about every beta."""
 
     scores: Array  # (B, ridges), NaN where nothing could be fitted or scored
-    worst_gap: float
-    statuses: tuple[Status, ...]  # why the solver stopped, of every beta
-    seconds: float
     missing: NDArray[np.intp]  # outputs the training part says nothing about
+    worst_gap: float = 0.0
+    statuses: tuple[Status, ...] = ()  # why the solver stopped, of every beta
+    seconds: float = 0.0
 
 
 def score_fold(
-    estimator: ConvexAttention,
+    estimator: Any,
     data: TrainingData,
-    train: NDArray[np.intp],
-    test: NDArray[np.intp],
-    fractions: Array,
+    fold: Fold,
+    name: str,
     scorer: Scorer | None,
     score_params: dict[str, Any],
-    name: str = "fold",
 ) -> FoldResult:
     """Solve the path of a fold's training part and score every model on its test part.
 
@@ -46,14 +45,16 @@ def score_fold(
     are left, or no weight, the fold says nothing: its scores are NaN.
     """
     clock = Clock(estimator.max_iter, estimator.max_time)  # for the path and its refits
-    train_part, test_part = data.take(train), data.take(test)
+    (train_part, test_part), fractions = map(data.take, fold), estimator.betas_
+    of_test = {key: _rows(value, fold[1], len(data.samples)) for key, value in score_params.items()}
+    nothing = np.full((len(fractions), len(estimator._ridges)), np.nan)
     if not (_has_weight(train_part) and _has_weight(test_part)):
-        return _nothing(estimator, fractions, np.arange(0))
+        return FoldResult(nothing, missing=np.arange(0))
     solvable = estimator._solvable(train_part.Y, train_part.weight)
     fill = estimator._fill_intercept(train_part.Y, train_part.weight)
     missing = np.flatnonzero(~solvable)
     if not np.any(solvable) or (len(missing) and fill is None):
-        return _nothing(estimator, fractions, missing)
+        return FoldResult(nothing, missing)
     estimator = copy.copy(estimator)
     estimator._prepare(train_part)
     problem = estimator._problem(replace(train_part, Y=train_part.Y[:, solvable]))
@@ -64,7 +65,7 @@ def score_fold(
         max_iter=estimator.max_iter,
         max_time=clock.left,
     )
-    judge = _judge(estimator, test_part, scorer, score_params)
+    judge = _judge(estimator, test_part, scorer, of_test)
     scores: list[list[float]] = []
     gaps, statuses = [], []
     step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
@@ -79,16 +80,17 @@ def score_fold(
         statuses.append(solution.status)
         if step is not None:
             step(f"{name}, beta {len(scores)} of {len(fractions)}")
-    return FoldResult(np.array(scores), max(gaps), tuple(statuses), clock.seconds, missing)
+    return FoldResult(np.array(scores), missing, max(gaps), tuple(statuses), clock.seconds)
+
+
+def _rows(value: Any, rows: NDArray[np.intp], n_samples: int) -> Any:
+    """The rows of per-sample metadata; anything else untouched."""
+    array = np.asarray(value)
+    return array[rows] if array.ndim and len(array) == n_samples else value
 
 
 def _has_weight(part: TrainingData) -> bool:
     return len(part.Y) > 0 and (part.weight is None or bool(np.any(part.weight > 0)))
-
-
-def _nothing(estimator: ConvexAttention, fractions: Array, missing: NDArray[np.intp]) -> FoldResult:
-    scores = np.full((len(fractions), len(estimator._ridges)), np.nan)
-    return FoldResult(scores, 0.0, (), 0.0, missing)
 
 
 def _judge(

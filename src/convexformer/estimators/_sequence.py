@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ..problem import Loss, TokenDesign
-from ..problem.sequence import ATTENTION, AttentionParts, SequenceProblem, to_tokens
-from ..solvers import TracePoint
-from ..solvers.interruption import ON_INTERRUPT, interruption
-from ..solvers.refit_sequence import refit_sequence
-from ..solvers.sequence import solve_sequence
+from ..problem import TokenDesign
+from ..problem.sequence import AttentionParts, SequenceProblem, to_tokens
+from ..solvers.matrix_targets import refit_sequence, solve_sequence
 from ..solvers.solution import Clock
-from ._refit import Refittable
-from ._validation import (
-    Array,
-    Mask,
-    check_bool,
-    check_choice,
-    check_count,
-    check_positive,
-    check_sample_weight,
-    check_tokens,
-    ranked,
-    time_left,
-    warn_of_one_sample,
-)
-from .persistence import Persistent
+from ._base import OneBeta, all_or_nothing
+from ._parameters import parameters
+from ._reading import Array, Mask, blank, check_sample_weight, check_tokens, ranked
 
 
 @dataclass(frozen=True)
@@ -60,69 +45,79 @@ class AttentionMaps:
     aggregate: Array
 
 
-class SequenceModel(Refittable, BaseEstimator, Persistent):
-    """Attention from position to position; subclasses say how targets become a loss."""
+@parameters
+class SequenceModel(OneBeta):
+    r"""Attention from position to position; subclasses say how targets become a loss.
 
-    coef_: Array
-    intercept_: Array
-    beta: float
-    beta_scale: str
-    attention: str
-    fit_intercept: bool
-    max_iter: int
-    max_time: float | None
-    on_interrupt: str
-    verbose: Any
+    Parameters
+    ----------
+    attention : {"stochastic", "substochastic"}, default="stochastic"
+        Whether rows of the attention sum to one, or to at most one. The latter drops the condition
+        on row sums; it is the program that the paper prints, and its optimum is the lower of the
+        two.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_channels, n_outputs, n_tokens, n_tokens)
+        :math:`Z`: input channel, output, target position, source position. A classifier of two
+        classes has one output, whose positive scores mean ``classes_[1]``; else one per class.
+    intercept_ : ndarray of shape (n_outputs,)
+        The same at all positions.
+    attention_maps_ : AttentionMaps
+        The maps of the equivalent network with their weights, and one map over all of them.
+    n_outputs_ : int
+    """
+
+    attention: str = "stochastic"
+
+    refit = False
     _targets = "sequence"  # what a saved model says of its targets
-
+    _groups_name = "matrices"
+    _solve = staticmethod(solve_sequence)
     _refit = staticmethod(refit_sequence)
 
-    def _check_parameters(self) -> None:
-        check_choice("beta_scale", self.beta_scale, ("relative", "absolute"))
-        check_choice("attention", self.attention, ATTENTION)
-        check_bool("fit_intercept", self.fit_intercept)
-        self._check_refit()
-        check_positive("tol", self.tol, "It is the relative duality gap at which to stop.")
-        check_count("max_iter", self.max_iter)
-        check_positive("max_time", self.max_time, "It is in seconds.", optional=True)
-        check_choice("on_interrupt", self.on_interrupt, ON_INTERRUPT)
-        if isinstance(self.beta, numbers.Real) and self.beta == 0:
-            raise ValueError(
-                "beta=0 removes the penalty and with it the certificate; use a small beta such as "
-                "1e-4."
-            )
-        check_positive("beta", self.beta, "By default it is a fraction of beta_max.")
+    _read_targets: ClassVar[Any]
+    _task_loss: ClassVar[Any]
 
-    def _fit(
-        self,
-        X: Any,
-        mask: Mask | None,
-        Y: Array,
-        loss: Loss,
-        sample_weight: Any,
-        start: float,
-    ) -> None:
-        """Fit to targets ``Y (N, n, c)`` of a loss; `start` is when the fit began."""
+    @all_or_nothing
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> Self:
+        """Fit to a certified global optimum.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels)
+        y : array-like of shape (n_samples, n_tokens, n_outputs), or (n_samples, n_tokens)
+            Targets, one vector per position; of a classifier labels, one per position.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative weights :math:`a_i`.
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real. At padding, X reads as zero, what is attended there adds
+            nothing, and the target does not count; X may hold anything there, NaN included.
+
+        Returns
+        -------
+        self
+        """
+        clock = Clock(self.max_iter, self.max_time)  # for the solve and the refit
+        self._check_parameters()
+        X, mask = self._read_tokens(X, mask, reset=True)
+        real = _real(X.shape[:2], mask)
+        Y = self._read_targets(y, real)
         weight = check_sample_weight(sample_weight, len(X))
-        warn_of_one_sample(len(X))
-        intercept = bool(self.fit_intercept)
+        self._check_targets(Y[real], _weights(weight, real))
+        self._warn_of_one_sample(len(X))
+        intercept, loss = bool(self.fit_intercept), self._task_loss()
         problem = SequenceProblem(X, Y, self.attention, weight, mask, intercept, loss)
-        scale = problem.beta_max if self.beta_scale == "relative" else 1.0
-        clock = Clock(self.max_iter, time_left(self.max_time, start))
-        with interruption(self.on_interrupt) as clock.asked:
-            solution = solve_sequence(
-                problem,
-                float(self.beta) * scale,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                max_time=clock.left,
-                callback=self._report,
-                on_interrupt=self.on_interrupt,
-            )
-            fitted = self._refitted(problem, solution, clock)
-        self._set_coefficients(fitted.Z, fitted.intercept)
-        self._keep_solution(fitted)
+        self._keep(self._minimise(problem, self._absolute_beta(problem), clock))
         self.n_outputs_ = Y.shape[2]
+        self._warn_unless_converged()
+        return self
+
+    def _check_targets(self, Y: Array, weights: Array) -> None:
+        """Raise where real positions, with targets ``(positions, c)``, have no optimum."""
+
+    def _as_coef(self, Z: Array) -> Array:
+        return Z  # (d, c, n, n)
 
     def _read_tokens(self, X: Any, mask: Any, *, reset: bool) -> tuple[Any, Mask | None]:
         X = ranked(X)
@@ -132,25 +127,6 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
                 "your data: X[:, :, None] for one channel, X[None] for one sample."
             )
         return check_tokens(self, X, mask, reset=reset)
-
-    def _report(self, point: TracePoint) -> None:
-        """One line of progress, where asked for."""
-        if callable(self.verbose):
-            self.verbose(point)
-        elif self.verbose:
-            print(
-                f"[{type(self).__name__}] iteration {point.iteration:5d}  {point.seconds:8.2f} s  "
-                f"relative gap {point.relative_gap:8.1e}  {point.n_active:5d} matrices",
-                flush=True,
-            )
-
-    def _as_coef(self, Z: Array) -> Array:
-        return Z
-
-    def _set_coefficients(self, coef: Array, intercept: Array) -> None:
-        # One memory layout always: a loaded model predicts the same bits as the saved one.
-        self.coef_ = np.ascontiguousarray(coef)  # (d, c, n, n)
-        self.intercept_ = np.ascontiguousarray(intercept)
 
     # After the fit ----------------------------------------------------------------------------
 
@@ -162,14 +138,19 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
         F = TokenDesign(X, mask).predict(T.reshape(*T.shape[:2], -1))
         return F.reshape(-1, *T.shape[2:]) + self.intercept_, mask
 
-    def _real(
-        self, shape: tuple[int, int], mask: Mask | None, sample_weight: Any
-    ) -> tuple[Mask, Array]:
-        """Which positions of ``(N, n)`` are real, and the weight of each of these."""
-        weight = check_sample_weight(sample_weight, shape[0])
-        weight = np.ones(shape[0]) if weight is None else weight
-        real = np.ones(shape, dtype=bool) if mask is None else mask
-        return real, np.broadcast_to(weight[:, None], shape)[real]
+    def _answer(self, answer: Callable[[Array], NDArray], X: Any, mask: Any) -> NDArray:
+        """What `answer` makes of the scores, marked at padding."""
+        F, mask = self._scores(X, mask)
+        answers = answer(F)
+        if mask is not None:
+            answers[~mask] = blank(answers.dtype)
+        return answers
+
+    def _judged(self, X: Any, mask: Any, sample_weight: Any) -> tuple[Array, Mask, Array]:
+        """Scores of real positions ``(positions, c)``, which these are, and their weights."""
+        F, mask = self._scores(X, mask)
+        real = _real(F.shape[:2], mask)
+        return F[real], real, _weights(check_sample_weight(sample_weight, len(F)), real)
 
     def _parts(self) -> AttentionParts:
         """Coefficients as a difference of nonnegative parts, ``coef_ = A - B``.
@@ -213,7 +194,7 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
+        tags.target_tags.multi_output = True
         tags.input_tags.two_d_array = False
         return tags
 
@@ -221,3 +202,12 @@ class SequenceModel(Refittable, BaseEstimator, Persistent):
 def _over(parts: Array, sums: Array) -> Array:
     """``parts / sums``, zero where there is nothing."""
     return np.divide(parts, sums, out=np.zeros_like(parts), where=sums > 0)
+
+
+def _real(shape: tuple[int, int], mask: Mask | None) -> Mask:
+    return np.ones(shape, dtype=bool) if mask is None else mask
+
+
+def _weights(weight: Array | None, real: Mask) -> Array:
+    """The weight of every real position."""
+    return np.repeat(np.ones(len(real)) if weight is None else weight, real.sum(axis=1))

@@ -14,52 +14,124 @@ from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from ..problem import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from ._validation import Array, as_numpy, check_choice, check_numbers, check_positive
+from ._parameters import parameters, positive
+from ._reading import Array, as_numpy, check_numbers
 
 LOG_TINY = float(np.log(np.finfo(np.float64).eps))
 """Floor of a log-probability in scores, as in scikit-learn's log loss."""
 
 
-class Regression(RegressorMixin):
-    """Real-valued targets ``y (N,)`` or ``(N, c)``."""
+@parameters
+class RealTargets(RegressorMixin):
+    r"""Numbers to predict, and how far a prediction is from them.
 
-    _losses: ClassVar = ("squared", "huber", "poisson")
+    Parameters
+    ----------
+    loss : {"squared", "huber", "poisson"}, default="squared"
+        :math:`\frac12 (f - y)^2`; Huber's loss; or half the Poisson deviance of counts with mean
+        :math:`e^f`, which `predict` returns.
+    huber_delta : float, default=1.35
+        Residual at which Huber's loss turns linear, in units of y.
+    """
 
-    loss: str
-    huber_delta: float
-    _answer: Any
-    _scored: Any
-
-    def _check_task_parameters(self) -> None:
-        check_choice("loss", self.loss, self._losses)
-        check_positive("huber_delta", self.huber_delta)
-
-    def _read_targets(self, y: Any) -> tuple[Array, Array]:
-        """`y` as passed, in float64, and the same as ``(N, c)``."""
-        _check_rank(self, y)
-        y = as_numpy(y, "y")
-        check_numbers(
-            y,
-            "y",
-            "For class labels, use a classifier, such as ConvexAttentionClassifier; for "
-            "attention_path, set task='classification'.",
-        )
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
-        if self.loss == "poisson" and np.any(y < 0):
-            raise ValueError(
-                f"loss='poisson' needs counts y >= 0, got {y.min():g}. Use loss='squared' or "
-                "'huber' for targets that may be negative."
-            )
-        self._targets = "one" if y.ndim == 1 else "several"
-        return y, y.reshape(len(y), -1)
-
-    def _task_weight(self, y: NDArray, weight: Array | None) -> Array | None:
-        return weight
+    loss: str = "squared"
+    huber_delta: float = 1.35
 
     def _task_loss(self) -> Loss:
         if self.loss == "huber":
             return Huber(self.huber_delta)
         return Poisson() if self.loss == "poisson" else Squared()
+
+    def _check_counts(self, y: Array) -> None:
+        lowest = float(np.min(y, initial=0.0))
+        if self.loss == "poisson" and lowest < 0:
+            raise ValueError(
+                f"loss='poisson' needs counts y >= 0, got {lowest:g}. Use loss='squared' or "
+                "'huber' for targets that may be negative."
+            )
+
+    def _means(self, F: Array) -> Array:
+        """Predictions from scores."""
+        return np.exp(F) if self.loss == "poisson" else F
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.positive_only = self.loss == "poisson"
+        return tags
+
+
+class ClassLabels(ClassifierMixin):
+    """Class labels as targets of a loss, and scores as labels and probabilities.
+
+    Scores ``(..., c)`` have one column for two classes, else one per class or label.
+    """
+
+    classes_: NDArray
+    _targets: str
+
+    @property
+    def _two(self) -> bool:
+        return self._targets in ("binary", "sequence") and len(self.classes_) == 2
+
+    @property
+    def _joint(self) -> bool:
+        return self._targets in ("multiclass", "sequence") and not self._two
+
+    def _encode(self, y: NDArray, what: str) -> Array:
+        """Labels as ±1 ``(rows, 1)`` or one-hot ``(rows, c)``; sets `classes_`."""
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y has only one class, {self.classes_.tolist()[0]!r}: a classifier needs {what} "
+                "of at least two classes. Add samples of another class."
+            )
+        two = len(self.classes_) == 2
+        return np.where(codes > 0, 1.0, -1.0)[:, None] if two else np.eye(len(self.classes_))[codes]
+
+    def _task_loss(self) -> Loss:
+        return Softmax() if self._joint else Logistic()
+
+    def _decisions(self, F: Array) -> Array:
+        return F[..., 0] if self._two else F
+
+    def _labels(self, F: Array) -> NDArray:
+        if self._targets == "multilabel":
+            return (F > 0).astype(np.int64)
+        chosen = F[..., 0] > 0 if self._two else np.argmax(F, axis=-1)
+        return self.classes_[chosen.astype(np.intp)]
+
+    def _probabilities(self, F: Array) -> Array:
+        if self._joint:
+            return softmax(F, axis=-1)
+        return expit(np.concatenate([-F, F], axis=-1) if self._two else F)
+
+    def _log_probabilities(self, F: Array) -> Array:
+        if self._joint:
+            return log_softmax(F, axis=-1)
+        return log_expit(np.concatenate([-F, F], axis=-1) if self._two else F)
+
+
+class Regression(RealTargets):
+    """Real-valued targets ``y (N,)`` or ``(N, c)``."""
+
+    _answer: Any
+    _scored: Any
+    _targets: str
+
+    def _read_targets(self, y: Any) -> tuple[Array, Array]:
+        """`y` as passed, in float64, and the same as ``(N, c)``."""
+        _check_rank(self, y)
+        y = as_numpy(y, "y")
+        cure = "For class labels, use a classifier, such as ConvexAttentionClassifier."
+        check_numbers(y, "y", cure)
+        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
+        self._check_counts(y)
+        self._targets = "one" if y.ndim == 1 else "several"
+        return y, y.reshape(len(y), -1)
+
+    def _task_weight(self, y: NDArray, weight: Array | None) -> Array | None:
+        return weight
 
     def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
         """Outputs whose loss has a finite minimiser."""
@@ -101,11 +173,10 @@ class Regression(RegressorMixin):
             The scores, or their exponential (a rate) for ``loss="poisson"``. With
             ``tokens=Offsets(...)`` by position, ``(n_samples, n_positions, ...)``, NaN at padding.
         """
-        return self._answer(self._means, X, mask, separators)
+        return self._answer(self._predictions, X, mask, separators)
 
-    def _means(self, F: Array) -> Array:
-        F = np.exp(F) if self.loss == "poisson" else F
-        return F[:, 0] if self._targets == "one" else F
+    def _predictions(self, F: Array) -> Array:
+        return self._means(F[:, 0] if self._targets == "one" else F)
 
     def score(
         self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, separators: Any = None
@@ -128,27 +199,29 @@ class Regression(RegressorMixin):
         """
         samples, F = self._scored(X, mask, separators)
         y, weight = samples.targets(as_numpy(y, "y")), samples.weights(sample_weight)
-        return float(r2_score(y, self._means(F), sample_weight=weight))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.target_tags.positive_only = self.loss == "poisson"
-        return tags
+        return float(r2_score(y, self._predictions(F), sample_weight=weight))
 
 
-class Classification(ClassifierMixin):
-    """Class labels ``y (N,)``, or an indicator matrix ``(N, c)`` of several labels."""
+@parameters
+class Classification(ClassLabels):
+    """Class labels ``y (N,)``, or an indicator matrix ``(N, c)`` of several labels.
 
-    class_weight: Any
-    classes_: NDArray
-    _answer: Any
-    _scored: Any
+    Parameters
+    ----------
+    class_weight : dict or "balanced", optional
+        Factors of the sample weights: ``{class: weight}``, 1 for classes left out; "balanced" gives
+        all classes the same total weight. Not for multilabel targets.
 
-    def _check_task_parameters(self) -> None:
-        weight = self.class_weight
-        if not (weight is None or isinstance(weight, dict)):
-            check_choice("class_weight", weight, ("balanced",))
+    Attributes
+    ----------
+    classes_ : ndarray
+        Class labels in sorted order; column numbers for multilabel targets.
+    """
+
+    class_weight: Any = None
+
+    _answer: ClassVar[Any]
+    _scored: ClassVar[Any]
 
     def _read_targets(self, y: Any) -> tuple[NDArray, Array]:
         """`y` validated, and as ±1 ``(N, 1)``, one-hot ``(N, c)`` or ±1 ``(N, c)``."""
@@ -167,17 +240,9 @@ class Classification(ClassifierMixin):
         y = column_or_1d(y, warn=True)
         if y.dtype.kind in "fc":
             assert_all_finite(y, input_name="y")
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            (only,) = self.classes_.tolist()
-            raise ValueError(
-                f"y has only one class, {only!r}: a classifier needs samples of at "
-                "least two classes. Add samples of another class."
-            )
+        Y = self._encode(y, "samples")
         self._targets = "binary" if len(self.classes_) == 2 else "multiclass"
-        if self._targets == "binary":
-            return y, np.where(codes > 0, 1.0, -1.0)[:, None]
-        return y, np.eye(len(self.classes_))[codes]
+        return y, Y
 
     def _read_multilabel(self, y: NDArray) -> tuple[NDArray, Array]:
         if not np.all((y == 0) | (y == 1)):
@@ -190,9 +255,6 @@ class Classification(ClassifierMixin):
         self._targets = "multilabel"
         self.classes_ = np.arange(y.shape[1])
         return y.astype(np.int64), 2.0 * y - 1.0
-
-    def _task_loss(self) -> Loss:
-        return Softmax() if self._targets == "multiclass" else Logistic()
 
     def _task_weight(self, y: NDArray, weight: Array | None) -> Array | None:
         """Sample weights times class weights."""
@@ -214,8 +276,8 @@ class Classification(ClassifierMixin):
                     f"{classes}. Remove or rename them."
                 )
             for key, value in self.class_weight.items():
-                check_positive(
-                    f"class_weight[{key!r}]", value, "Remove the samples of a class to ignore it."
+                positive("Remove the samples of a class to ignore it.")(
+                    f"class_weight[{key!r}]", value
                 )
             return np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
         share = mass.sum() / np.count_nonzero(mass)
@@ -224,7 +286,7 @@ class Classification(ClassifierMixin):
     def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
         """Outputs whose loss has a finite minimiser: both signs, or the class, are present."""
         present = Y if weight is None else Y[weight > 0]
-        if self._targets == "multiclass":
+        if self._joint:
             seen = np.any(present > 0, axis=0)
             return seen if np.count_nonzero(seen) > 1 else np.zeros_like(seen)
         return np.any(present > 0, axis=0) & np.any(present < 0, axis=0)
@@ -234,7 +296,7 @@ class Classification(ClassifierMixin):
         names = self.classes_[outputs].tolist()
         if self._targets == "multilabel":
             return f"has only one value of the labels {names}"
-        if self._targets == "binary" or len(outputs) == len(self.classes_):
+        if self._two or len(outputs) == len(self.classes_):
             return "has samples of one class only"
         return f"has no samples of the classes {names}"
 
@@ -258,7 +320,7 @@ class Classification(ClassifierMixin):
 
     def _score_default(self, F: Array, Y: Array, weight: Array | None) -> float:
         """Minus the mean log loss of scores `F`, log-probabilities floored as in scikit-learn."""
-        if self._targets == "multiclass":
+        if self._joint:
             log_p = log_softmax(F, axis=1)[Y > 0]  # one entry per row
         else:
             log_p = log_expit(Y * F)
@@ -284,9 +346,6 @@ class Classification(ClassifierMixin):
         """
         return self._answer(self._decisions, X, mask, separators)
 
-    def _decisions(self, F: Array) -> Array:
-        return F[:, 0] if self._targets == "binary" else F
-
     def predict(self, X: Any, mask: Any = None, separators: Any = None) -> NDArray:
         """Predict class labels; for multilabel targets, an indicator matrix.
 
@@ -306,12 +365,6 @@ class Classification(ClassifierMixin):
         """
         return self._answer(self._labels, X, mask, separators)
 
-    def _labels(self, F: Array) -> NDArray:
-        if self._targets == "multilabel":
-            return (F > 0).astype(np.int64)
-        chosen = F[:, 0] > 0 if self._targets == "binary" else np.argmax(F, axis=1)
-        return self.classes_[chosen.astype(np.intp)]
-
     def predict_proba(self, X: Any, mask: Any = None, separators: Any = None) -> Array:
         """Probability of every class; for multilabel targets, of every label.
 
@@ -330,11 +383,6 @@ class Classification(ClassifierMixin):
         """
         return self._answer(self._probabilities, X, mask, separators)
 
-    def _probabilities(self, F: Array) -> Array:
-        if self._targets == "binary":
-            return expit(np.column_stack([-F, F]))
-        return softmax(F, axis=1) if self._targets == "multiclass" else expit(F)
-
     def predict_log_proba(self, X: Any, mask: Any = None, separators: Any = None) -> Array:
         """Logarithm of `predict_proba`, finite also where a probability rounds to zero.
 
@@ -352,11 +400,6 @@ class Classification(ClassifierMixin):
             With ``tokens=Offsets(...)`` by position, ``(n_samples, n_positions, n_classes)``.
         """
         return self._answer(self._log_probabilities, X, mask, separators)
-
-    def _log_probabilities(self, F: Array) -> Array:
-        if self._targets == "binary":
-            return log_expit(np.column_stack([-F, F]))
-        return log_softmax(F, axis=1) if self._targets == "multiclass" else log_expit(F)
 
     def score(
         self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None, separators: Any = None

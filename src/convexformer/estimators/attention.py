@@ -1,38 +1,257 @@
-"""The two estimators with a given beta."""
+"""Attention over tokens: what all its estimators share, and the two with a given beta."""
 
 from __future__ import annotations
 
-import numbers
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-from ..problem import Problem
-from ..solvers import Solution, Status, solve
-from ..solvers.interruption import interruption
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from ..problem import PENALTIES, Design, Offsets, Problem
+from ..problem.norms import safe_norm
+from ..solvers import Solution, Status
 from ..solvers.solution import Clock
-from ._base import ConvexAttention
-from ._draft import all_or_nothing
+from ._base import Certified, OneBeta, all_or_nothing
+from ._parameters import estimator, parameters, read_token_weights
+from ._reading import Array, Samples, check_sample_weight, read_samples
 from ._tasks import Classification, Regression
-from ._validation import Array, check_bool, check_choice, check_positive
-from .persistence import Persistent
 
 
-class SingleBeta(ConvexAttention, Persistent):
-    """One fit at one beta."""
+@dataclass(frozen=True)
+class TrainingData:
+    """Validated input of a fit."""
 
-    beta: float
-    beta_scale: str
-    warm_start: bool
+    samples: Samples  # sequences; all that follows has a row per sample
+    y: NDArray  # as passed
+    Y: Array  # (rows, c), as the loss wants it
+    weight: Array | None  # (rows,), the user's
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_choice("beta_scale", self.beta_scale, ("relative", "absolute"))
-        check_bool("warm_start", self.warm_start)
-        if isinstance(self.beta, numbers.Real) and self.beta == 0:
-            raise ValueError(
-                "beta=0 removes the penalty and with it the certificate and the choice of tokens; "
-                "use a small beta such as 1e-4."
+    def take(self, sequences: NDArray[np.intp]) -> TrainingData:
+        """Some of the sequences (copied)."""
+        rows = self.samples.rows_of(sequences)
+        weight = None if self.weight is None else self.weight[rows]
+        return TrainingData(self.samples.take(sequences), self.y[rows], self.Y[rows], weight)
+
+
+@parameters
+class ConvexAttention(Certified):
+    r"""Attention over tokens; a task mixin says what targets and scores mean.
+
+    Parameters
+    ----------
+    penalty : {"token-output", "token", "nuclear"}, default="token-output"
+        Whether each output chooses its tokens, or all outputs share them,
+        :math:`\beta \sum_k w_k \|Z_k\|_F`, also with few directions of each,
+        :math:`\beta \sum_k w_k \|Z_k\|_*`, which is plain weight decay.
+    refit : bool or float, default=False
+        Whether to fit once more the tokens that this fit selected, with a ridge in place of the
+        penalty, which shrinks: sparse models predict better for it, but they are no longer the
+        certified optimum. A number is the strength of the ridge: 1 shrinks as the penalty did,
+        and gives the certified fit again (with ``penalty="nuclear"`` coefficients that differ from
+        it by several percent). True chooses it by five-fold cross-validation among 1, 0.3, 0.1,
+        ..., 0.001, and `ridge_` says what was chosen. See Notes.
+    token_weights : array-like of shape (n_tokens,), optional
+        Positive factors :math:`w_k` of the penalty; 1 if omitted.
+    tokens : {"absolute"} or Offsets, default="absolute"
+        What a token is. "absolute": a position of the sequence. ``Offsets(low, high, landmarks)``:
+        a place relative to a target position, or a landmark; then every real position is a sample
+        with a target of its own, and one block of weights serves them all. See Notes.
+    n_tokens : int, optional
+        Number of tokens a 2-D X is cut into, columns ordered token by token. If omitted, every
+        column is its own token.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_outputs, n_tokens, n_channels)
+        :math:`Z`, one row per output. A classifier of two classes has one output, whose positive
+        scores mean the second class; of more classes, or of labels, one per class or label.
+    intercept_ : ndarray of shape (n_outputs,)
+    tokens_ : ndarray of int
+        Tokens that the model uses.
+    token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
+        Euclidean norm of every token's coefficients.
+    feature_importances_ : ndarray of shape (n_features_in_,)
+        Norm of the token of every column of 2-D X: scikit-learn's SelectFromModel and RFE read
+        it with ``importance_getter="feature_importances_"``.
+    feature_names_in_ : ndarray of str
+        Column names, where X was a table.
+
+    Notes
+    -----
+    With ``tokens=Offsets(...)``, X must be 3-D, of any length at prediction; y, predictions and
+    scores have an axis of positions, ``(n_samples, n_positions, ...)``. Predictions at padding are
+    no numbers: NaN (labels: -1 for integers, "" for text, None for objects, False for booleans).
+    `coef_` has a row per offset and landmark, `n_tokens_` is their number, and `token_names_` holds
+    their names.
+
+    With `refit`, `coef_` and `intercept_` minimise
+
+    .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
+              + \frac{\rho}{2} \sum_{k, l} \frac{\beta w_k}{\|\hat Z_k[:, l]\|_2} \|Z_k[:, l]\|_2^2
+
+    over the tokens that the certified fit :math:`\hat Z` selected: for every output its own, or for
+    all outputs, with norms over these (``penalty="token"``, and ``"nuclear"``, whose low rank is
+    not kept). :math:`\rho = 1` gives the certified fit again, except with ``"nuclear"``, whose
+    shrinkage differs between directions. `beta_`, `n_iter_` and `trace_` stay those of the
+    certified fit.
+    """
+
+    penalty: str = "token-output"
+    refit: Any = False
+    token_weights: Any = None
+    tokens: Any = "absolute"
+    n_tokens: int | None = None
+
+    # Of the task
+    _read_targets: ClassVar[Any]
+    _task_loss: ClassVar[Any]
+    _task_weight: ClassVar[Any]
+    _solvable: ClassVar[Any]
+    _unsolvable: ClassVar[Any]
+    _missing: ClassVar[Any]
+    _fill_intercept: ClassVar[Any]
+    _score_default: ClassVar[Any]
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, mask: Any, separators: Any = None
+    ) -> TrainingData:
+        self._check_parameters()
+        samples = read_samples(self, X, mask, separators, reset=True)
+        y, Y = self._read_targets(samples.targets(y))
+        samples.check_targets(y)
+        weight = check_sample_weight(samples.weights(sample_weight), len(y))
+        self._warn_of_one_sample(len(y))
+        return TrainingData(samples, y, Y, weight)
+
+    def _prepared_problem(self, data: TrainingData) -> Problem:
+        self._prepare(data)
+        return self._problem(data)
+
+    def _prepare(self, data: TrainingData) -> None:
+        """Fix what must be fixed before the problem is convex (gates)."""
+
+    def _problem(self, data: TrainingData) -> Problem:
+        solvable = self._solvable(data.Y, data.weight)
+        if self.fit_intercept and not np.all(solvable):
+            raise ValueError(self._unsolvable(np.flatnonzero(~solvable)))
+        return Problem(
+            self._design(data.samples),
+            self._task_loss(),
+            PENALTIES[self.penalty](self._penalty_weights()),
+            data.Y,
+            sample_weight=self._task_weight(data.y, data.weight),
+            intercept=bool(self.fit_intercept),
+        )
+
+    def _design(self, samples: Samples) -> Design:
+        return samples.design()
+
+    def _penalty_weights(self) -> Array | None:
+        """Penalty weights of the design's groups, which are the tokens."""
+        return read_token_weights(self.token_weights, self.n_tokens_)
+
+    # After the solve --------------------------------------------------------------------------
+
+    def _as_coef(self, Z: Array) -> Array:
+        """Coefficients of a problem, ``(groups, d, c)``, as those of a model, ``(c, n, d)``."""
+        return np.ascontiguousarray(Z.transpose(2, 0, 1))
+
+    def _coefficients(self) -> Array:
+        """`coef_` as problems have it, ``(groups, d, c)``."""
+        c, *_, d = self.coef_.shape
+        return self.coef_.reshape(c, -1, d).transpose(1, 2, 0)
+
+    def _set_coefficients(self, coef: Array, intercept: Array) -> None:
+        super()._set_coefficients(coef, intercept)
+        c, *_, n, d = self.coef_.shape
+        norms = safe_norm(self.coef_.reshape(c, -1, n, d), axis=3).sum(axis=1)  # over gates
+        self.tokens_ = np.flatnonzero(np.any(norms, axis=0))
+        self.token_norms_ = norms[0] if len(norms) == 1 else norms
+
+    @property
+    def feature_importances_(self) -> Array:
+        """Norm of the coefficients of every column's token, ``(n_features_in_,)``.
+
+        In the order of the columns of 2-D X, so that scikit-learn selects columns by it:
+        ``SelectFromModel(model, importance_getter="feature_importances_")``. All channels of a
+        token have the same importance, so that whole tokens are selected. `coef_`, which
+        scikit-learn reads if no getter is named, has an axis per token and none per column.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn.feature_selection import SelectFromModel
+        >>> from convexformer import ConvexAttentionRegressor
+        >>> table = np.random.default_rng(0).normal(size=(50, 8))  # 4 tokens of 2 channels
+        >>> model = ConvexAttentionRegressor(beta=0.3, n_tokens=4)
+        >>> select = SelectFromModel(model, importance_getter="feature_importances_")
+        >>> select.fit(table, table[:, 2]).get_support(indices=True)  # the second token
+        array([2, 3])
+        """
+        check_is_fitted(self)
+        if isinstance(self.tokens, Offsets):
+            raise AttributeError(
+                "With tokens=Offsets a token is a place relative to a target, so that no column of "
+                "X has an importance of its own. See token_norms_."
             )
-        check_positive("beta", self.beta, "By default it is a fraction of beta_max.")
+        by_token = np.moveaxis(self.coef_, -2, 0).reshape(self.n_tokens_, -1)
+        return np.repeat(safe_norm(by_token, axis=1), self.n_channels_)
+
+    def _scored(self, X: Any, mask: Any, separators: Any) -> tuple[Samples, Array]:
+        """Samples and their ``F = sum_k X_k Z_k + b``, ``(rows, c)``."""
+        check_is_fitted(self)
+        samples = read_samples(self, X, mask, separators, reset=False)
+        return samples, self._design_scores(self._design(samples))
+
+    def _answer(
+        self, answer: Callable[[Array], NDArray], X: Any, mask: Any, separators: Any
+    ) -> NDArray:
+        """What `answer` makes of the scores, by sample or, with offsets, by position."""
+        samples, F = self._scored(X, mask, separators)
+        return samples.arranged(answer(F))
+
+    def _design_scores(self, design: Design) -> Array:
+        Z = self._coefficients()
+        used = np.flatnonzero(np.any(Z, axis=(1, 2)))  # no other token is read
+        F = design.predict(Z) if len(used) == len(Z) else design.predict(Z[used], used)
+        return F + self.intercept_
+
+    def to_network(self) -> Any:
+        """The network this model is equivalent to, as a PyTorch module in float64.
+
+        It has one simplex-attention head per nonzero block of the coefficients, the same scores,
+        and the same objective with weight decay. It is nonconvex in its weights, as networks are,
+        and stands at a global optimum to within the certificate. That of a refitted model has the
+        same scores, but stands at no optimum: `refit` moved away from it.
+
+        With ``tokens=Offsets(...)`` it reads the tokens of every position written out, as
+        ``tokens.expand(X, mask, separators)`` gives them.
+
+        Returns
+        -------
+        convexformer.nn.SimplexAttention or convexformer.nn.GatedFCN
+            Needs PyTorch: ``pip install "convexformer[nn]"``.
+        """
+        check_is_fitted(self)
+        from ..nn import network_of  # the one look upward, and torch only where it is asked for
+
+        return network_of(self)
+
+
+@parameters
+class SingleBeta(OneBeta, ConvexAttention):
+    """Attention over tokens at one beta.
+
+    Parameters
+    ----------
+    warm_start : bool, default=False
+        Whether to start from the last fit, where its shape agrees.
+    """
+
+    warm_start: bool = False
 
     @all_or_nothing
     def fit(
@@ -60,36 +279,23 @@ class SingleBeta(ConvexAttention, Persistent):
         self
         """
         clock = Clock(self.max_iter, self.max_time)  # for the solve and the refit
-        data = self._read(X, y, sample_weight, mask, separators)
-        start = self._last_coefficients()
-        self._prepare(data)
-        problem = self._problem(data)
-        scale = problem.beta_max if self.beta_scale == "relative" else 1.0
-        with interruption(self.on_interrupt) as clock.asked:
-            solution = solve(
-                problem,
-                float(self.beta) * scale,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                max_time=clock.left,
-                init=self._last_solution(problem, start),
-                callback=self._report,
-                on_interrupt=self.on_interrupt,
-            )
-            fitted = self._refitted(problem, solution, clock)
-        self._keep(fitted)._warn_unless_converged()
+        problem = self._prepared_problem(self._read(X, y, sample_weight, mask, separators))
+        beta = self._absolute_beta(problem)
+        self._keep(self._minimise(problem, beta, clock, init=self._last_fit(problem)))
+        self._warn_unless_converged()
         return self
 
-    def _last_coefficients(self) -> Array | None:
-        return self._coefficients() if self.warm_start and hasattr(self, "coef_") else None
-
-    def _last_solution(self, problem: Problem, Z: Array | None) -> Solution | None:
+    def _last_fit(self, problem: Problem) -> Solution | None:
         """The last fit as a start, where it was asked for and has the right shape."""
-        if Z is None or Z.shape != problem.shape:
+        if not (self.warm_start and hasattr(self, "coef_")):
+            return None
+        Z = self._coefficients()
+        if Z.shape != problem.shape:
             return None
         return Solution(Z, self.intercept_, self._certificate, Status.ITERATIONS)
 
 
+@estimator
 class ConvexAttentionRegressor(Regression, SingleBeta):
     r"""Attention over tokens for regression, trained to a certified global optimum.
 
@@ -101,111 +307,10 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
     bound on the objective of every model. The norm makes whole tokens vanish; `tokens_` are those
     that stay. Attention is static: over positions, the same for every sample.
 
-    Parameters
-    ----------
-    beta : float, default=0.1
-        Penalty strength, positive: a fraction of the smallest strength at which the optimum is
-        ``Z = 0`` (`beta_max_`). From 1 on, no token is used. Where `beta_max_` is 0 (constant
-        targets, or X all zero) every beta gives ``Z = 0`` with gap 0.
-    beta_scale : {"relative", "absolute"}, default="relative"
-        "absolute": `beta` is :math:`\beta` itself.
-    penalty : {"token-output", "token", "nuclear"}, default="token-output"
-        Whether each output chooses its tokens, or all outputs share them,
-        :math:`\beta \sum_k w_k \|Z_k\|_F`, also with few directions of each,
-        :math:`\beta \sum_k w_k \|Z_k\|_*`, which is plain weight decay.
-    loss : {"squared", "huber", "poisson"}, default="squared"
-        :math:`\frac12 (f - y)^2`; Huber's loss; or half the Poisson deviance of counts with mean
-        :math:`e^f`, which `predict` returns.
-    huber_delta : float, default=1.35
-        Residual at which Huber's loss turns linear, in units of y.
-    fit_intercept : bool, default=True
-        Whether to fit an intercept, which is not penalised.
-    refit : bool or float, default=False
-        Whether to fit once more the tokens that this fit selected, with a ridge in place of the
-        penalty, which shrinks: sparse models predict better for it, but they are no longer the
-        certified optimum. A number is the strength of the ridge: 1 shrinks as the penalty did,
-        and gives the certified fit again (with ``penalty="nuclear"`` coefficients that differ from
-        it by several percent). True chooses it by five-fold cross-validation among 1, 0.3, 0.1,
-        ..., 0.001, and `ridge_` says what was chosen. See Notes.
-    token_weights : array-like of shape (n_tokens,), optional
-        Positive factors :math:`w_k` of the penalty; 1 if omitted.
-    tokens : {"absolute"} or Offsets, default="absolute"
-        What a token is. "absolute": a position of the sequence. ``Offsets(low, high, landmarks)``:
-        a place relative to a target position, or a landmark; then every real position is a sample
-        with a target of its own, and one block of weights serves them all. See Notes.
-    n_tokens : int, optional
-        Number of tokens a 2-D X is cut into, columns ordered token by token. If omitted, every
-        column is its own token.
-    tol : float, default=1e-6
-        Relative duality gap at which to stop.
-    max_iter : int, default=10000
-        Most iterations.
-    max_time : float, optional
-        Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
-        over X, which the certificate takes. A refit that would take longer is left out: the
-        certified coefficients are kept, with a warning.
-    on_interrupt : {"raise", "keep"}, default="raise"
-        What Ctrl-C does during the solve and the refit. "raise": KeyboardInterrupt, and the
-        estimator is left as it was before. "keep": the fit ends with the best coefficients so far
-        and their true certificate (during the refit: with the certified ones), and warns; a second
-        Ctrl-C raises.
-    warm_start : bool, default=False
-        Whether to start from the last fit, where its shape agrees.
-    verbose : bool or callable, default=False
-        True prints time and gap at every iteration; a callable receives them instead, as a named
-        tuple ``(iteration, seconds, relative_gap, n_active)``.
-
-    Attributes
-    ----------
-    coef_ : ndarray of shape (n_outputs, n_tokens, n_channels)
-        :math:`Z`, one row per output.
-    intercept_ : ndarray of shape (n_outputs,)
-    certificate_ : Certificate
-        Objective, lower bound and gap, computed in float64 from the coefficients alone. A
-        refitted model has none.
-    selection_certificate_, selection_coef_, selection_intercept_, ridge_
-        Of a refitted model only: the certificate, coefficients and intercept of the fit that
-        selected the tokens, and the strength :math:`\rho` of the ridge, per output.
-    tokens_ : ndarray of int
-        Tokens that the optimum uses.
-    token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
-        Euclidean norm of every token's coefficients.
-    feature_importances_ : ndarray of shape (n_features_in_,)
-        Norm of the token of every column of 2-D X: scikit-learn's SelectFromModel and RFE read
-        it with ``importance_getter="feature_importances_"``.
-    beta_, beta_max_ : float
-        Penalty strength, absolute, and the smallest at which ``Z = 0``.
-    n_iter_ : int
-    trace_ : list of TracePoint
-        Iteration, seconds, certified gap and number of active tokens on the way.
-    n_tokens_, n_channels_, n_features_in_ : int
-        Shape of X at fit; ``n_features_in_ = n_tokens_ * n_channels_``.
-    feature_names_in_ : ndarray of str
-        Column names, where X was a table.
-
     See Also
     --------
     ConvexAttentionRegressorCV : Chooses beta by cross-validation.
     attention_path : Solutions for many betas.
-
-    Notes
-    -----
-    With ``tokens=Offsets(...)``, X must be 3-D, of any length at prediction; y, predictions and
-    scores have an axis of positions, ``(n_samples, n_positions, ...)``. Predictions at padding are
-    no numbers: NaN (labels: -1 for integers, "" for text, None for objects, False for booleans).
-    `coef_` has a row per offset and landmark, `n_tokens_` is their number, and `token_names_` holds
-    their names.
-
-    With `refit`, `coef_` and `intercept_` minimise
-
-    .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
-              + \frac{\rho}{2} \sum_{k, l} \frac{\beta w_k}{\|\hat Z_k[:, l]\|_2} \|Z_k[:, l]\|_2^2
-
-    over the tokens that the certified fit :math:`\hat Z` selected: for every output its own, or for
-    all outputs, with norms over these (``penalty="token"``, and ``"nuclear"``, whose low rank is
-    not kept). :math:`\rho = 1` gives the certified fit again, except with ``"nuclear"``, whose
-    shrinkage differs between directions. `beta_`, `n_iter_` and `trace_` stay those of the
-    certified fit.
 
     Examples
     --------
@@ -229,44 +334,8 @@ class ConvexAttentionRegressor(Regression, SingleBeta):
     True
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        beta_scale: str = "relative",
-        penalty: str = "token-output",
-        loss: str = "squared",
-        huber_delta: float = 1.35,
-        fit_intercept: bool = True,
-        refit: Any = False,
-        token_weights: Any = None,
-        tokens: Any = "absolute",
-        n_tokens: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        warm_start: bool = False,
-        verbose: Any = False,
-    ) -> None:
-        self.beta = beta
-        self.beta_scale = beta_scale
-        self.penalty = penalty
-        self.loss = loss
-        self.huber_delta = huber_delta
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.token_weights = token_weights
-        self.tokens = tokens
-        self.n_tokens = n_tokens
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.warm_start = warm_start
-        self.verbose = verbose
 
-
+@estimator
 class ConvexAttentionClassifier(Classification, SingleBeta):
     r"""Attention over tokens for classification, trained to a certified global optimum.
 
@@ -280,111 +349,10 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
     objective of every model. The norm makes whole tokens vanish; `tokens_` are those that stay.
     Attention is static: over positions, the same for every sample.
 
-    Parameters
-    ----------
-    beta : float, default=0.1
-        Penalty strength, positive: a fraction of the smallest strength at which the optimum is
-        ``Z = 0`` (`beta_max_`). From 1 on, no token is used. Where `beta_max_` is 0 (X all zero)
-        every beta gives ``Z = 0`` with gap 0.
-    beta_scale : {"relative", "absolute"}, default="relative"
-        "absolute": `beta` is :math:`\beta` itself.
-    penalty : {"token-output", "token", "nuclear"}, default="token-output"
-        Whether each output chooses its tokens, or all outputs share them,
-        :math:`\beta \sum_k w_k \|Z_k\|_F`, also with few directions of each,
-        :math:`\beta \sum_k w_k \|Z_k\|_*`, which is plain weight decay.
-    fit_intercept : bool, default=True
-        Whether to fit an intercept, which is not penalised.
-    refit : bool or float, default=False
-        Whether to fit once more the tokens that this fit selected, with a ridge in place of the
-        penalty, which shrinks: sparse models predict better for it, but they are no longer the
-        certified optimum. A number is the strength of the ridge: 1 shrinks as the penalty did,
-        and gives the certified fit again (with ``penalty="nuclear"`` coefficients that differ from
-        it by several percent). True chooses it by five-fold cross-validation among 1, 0.3, 0.1,
-        ..., 0.001, and `ridge_` says what was chosen. See Notes.
-    class_weight : dict or "balanced", optional
-        Factors of the sample weights: ``{class: weight}``, 1 for classes left out; "balanced" gives
-        all classes the same total weight. Not for multilabel targets.
-    token_weights : array-like of shape (n_tokens,), optional
-        Positive factors :math:`w_k` of the penalty; 1 if omitted.
-    tokens : {"absolute"} or Offsets, default="absolute"
-        What a token is. "absolute": a position of the sequence. ``Offsets(low, high, landmarks)``:
-        a place relative to a target position, or a landmark; then every real position is a sample
-        with a target of its own, and one block of weights serves them all. See Notes.
-    n_tokens : int, optional
-        Number of tokens a 2-D X is cut into, columns ordered token by token. If omitted, every
-        column is its own token.
-    tol : float, default=1e-6
-        Relative duality gap at which to stop.
-    max_iter : int, default=10000
-        Most iterations.
-    max_time : float, optional
-        Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
-        over X, which the certificate takes. A refit that would take longer is left out: the
-        certified coefficients are kept, with a warning.
-    on_interrupt : {"raise", "keep"}, default="raise"
-        What Ctrl-C does during the solve and the refit. "raise": KeyboardInterrupt, and the
-        estimator is left as it was before. "keep": the fit ends with the best coefficients so far
-        and their true certificate (during the refit: with the certified ones), and warns; a second
-        Ctrl-C raises.
-    warm_start : bool, default=False
-        Whether to start from the last fit, where its shape agrees.
-    verbose : bool or callable, default=False
-        True prints time and gap at every iteration; a callable receives them instead, as a named
-        tuple ``(iteration, seconds, relative_gap, n_active)``.
-
-    Attributes
-    ----------
-    classes_ : ndarray
-        Class labels in sorted order; column numbers for multilabel targets.
-    coef_ : ndarray of shape (1, n_tokens, n_channels) or (n_classes, n_tokens, n_channels)
-        :math:`Z`; one row for two classes, of the second class.
-    intercept_ : ndarray of shape (1,) or (n_classes,)
-    certificate_ : Certificate
-        Objective, lower bound and gap, computed in float64 from the coefficients alone. A
-        refitted model has none.
-    selection_certificate_, selection_coef_, selection_intercept_, ridge_
-        Of a refitted model only: the certificate, coefficients and intercept of the fit that
-        selected the tokens, and the strength :math:`\rho` of the ridge, per output.
-    tokens_ : ndarray of int
-        Tokens that the optimum uses.
-    token_norms_ : ndarray of shape (n_tokens,) or (n_classes, n_tokens)
-        Euclidean norm of every token's coefficients.
-    feature_importances_ : ndarray of shape (n_features_in_,)
-        Norm of the token of every column of 2-D X: scikit-learn's SelectFromModel and RFE read
-        it with ``importance_getter="feature_importances_"``.
-    beta_, beta_max_ : float
-        Penalty strength, absolute, and the smallest at which ``Z = 0``.
-    n_iter_ : int
-    trace_ : list of TracePoint
-        Iteration, seconds, certified gap and number of active tokens on the way.
-    n_tokens_, n_channels_, n_features_in_ : int
-        Shape of X at fit; ``n_features_in_ = n_tokens_ * n_channels_``.
-    feature_names_in_ : ndarray of str
-        Column names, where X was a table.
-
     See Also
     --------
     ConvexAttentionClassifierCV : Chooses beta by cross-validation.
     attention_path : Solutions for many betas.
-
-    Notes
-    -----
-    With ``tokens=Offsets(...)``, X must be 3-D, of any length at prediction; y, predictions and
-    scores have an axis of positions, ``(n_samples, n_positions, ...)``. Predictions at padding are
-    no numbers: NaN (labels: -1 for integers, "" for text, None for objects, False for booleans).
-    `coef_` has a row per offset and landmark, `n_tokens_` is their number, and `token_names_` holds
-    their names.
-
-    With `refit`, `coef_` and `intercept_` minimise
-
-    .. math:: \sum_i a_i\,\mathrm{loss}(F_i, y_i)
-              + \frac{\rho}{2} \sum_{k, l} \frac{\beta w_k}{\|\hat Z_k[:, l]\|_2} \|Z_k[:, l]\|_2^2
-
-    over the tokens that the certified fit :math:`\hat Z` selected: for every output its own, or for
-    all outputs, with norms over these (``penalty="token"``, and ``"nuclear"``, whose low rank is
-    not kept). :math:`\rho = 1` gives the certified fit again, except with ``"nuclear"``, whose
-    shrinkage differs between directions. `beta_`, `n_iter_` and `trace_` stay those of the
-    certified fit.
 
     Examples
     --------
@@ -401,38 +369,3 @@ class ConvexAttentionClassifier(Classification, SingleBeta):
     >>> model.certificate_.relative_gap <= 1e-6
     True
     """
-
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        beta_scale: str = "relative",
-        penalty: str = "token-output",
-        fit_intercept: bool = True,
-        refit: Any = False,
-        class_weight: Any = None,
-        token_weights: Any = None,
-        tokens: Any = "absolute",
-        n_tokens: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        warm_start: bool = False,
-        verbose: Any = False,
-    ) -> None:
-        self.beta = beta
-        self.beta_scale = beta_scale
-        self.penalty = penalty
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.class_weight = class_weight
-        self.token_weights = token_weights
-        self.tokens = tokens
-        self.n_tokens = n_tokens
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.warm_start = warm_start
-        self.verbose = verbose

@@ -1,13 +1,295 @@
-"""The two estimators that choose beta by cross-validation."""
+"""Cross-validation over a path: what chooses beta, and the two estimators without gates."""
 
 from __future__ import annotations
 
-from typing import Any
+import numbers
+from dataclasses import field
+from typing import Any, Self
 
-from ._cross_validated import CrossValidated
+import numpy as np
+from sklearn import get_config
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.parallel import Parallel, delayed
+
+from ..solvers.solution import Clock, advice
+from ._base import all_or_nothing
+from ._folds import Fold, FoldResult, Scorer, best_ridges, choose, score_fold
+from ._parameters import estimator, parameters, read_fractions
+from ._reading import Array, warn
 from ._tasks import Classification, Regression
+from .attention import ConvexAttention, TrainingData
 
 
+@parameters
+class CrossValidated(ConvexAttention):
+    """A path per fold, a choice, one final fit.
+
+    Parameters
+    ----------
+    betas : array-like of shape (B,), optional
+        Fractions of beta_max to try, positive. If omitted, `n_betas` of them from 1 to `eps`,
+        geometrically.
+    n_betas : int, default=40
+        How many fractions to try, where `betas` is omitted.
+    eps : float, default=1e-3
+        The smallest of them.
+    cv : int, splitter or iterable, optional
+        As in scikit-learn; 5 folds if omitted, stratified for classifiers.
+    scoring : str or callable, optional
+        A scikit-learn scorer, higher is better; it gets X as ``(samples, tokens, channels)`` with
+        zeros at padding. If omitted, minus the mean of the loss: for ``loss="squared"`` half the
+        mean squared error, for classifiers the log loss.
+    selection : {"best", "one-standard-error"}, default="best"
+        The beta of the highest mean score; or the largest beta whose mean score is within one
+        standard error (over folds) of that, for a sparser model.
+    n_jobs : int, optional
+        Folds solved in parallel, by joblib.
+    refit : bool or float, default=False
+        Whether to fit once more the tokens that a fit selected, with a ridge in place of the
+        penalty. The models of the folds are refitted before they are scored, so that beta is chosen
+        for refitted models (the relaxed lasso). A number is the strength of the ridge, 1 as much
+        shrinkage as by the penalty. True chooses the ridge together with beta, among 1, 0.3, 0.1,
+        ..., 0.001: `scores_` are those of the best ridge at every beta. See Notes.
+    max_iter : int, default=10000
+        Most iterations for every beta.
+    max_time : float, optional
+        Most seconds for each fold's path, and for the final fit; refits are included.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        What Ctrl-C does during the final fit. "raise": KeyboardInterrupt, and the estimator is left
+        as it was before. "keep": the fit ends with the best coefficients so far and their true
+        certificate (during the refit: with the certified ones), and warns; a second Ctrl-C raises.
+        Ctrl-C while folds are scored always raises and leaves the estimator as it was.
+    verbose : bool or callable, default=False
+        True prints a line per fold, and one per iteration of the final fit; a callable receives the
+        latter as a named tuple ``(iteration, seconds, relative_gap, n_active)``, and through its
+        method `step`, if it has one, a line of text per fold and beta.
+
+    Attributes
+    ----------
+    beta_fraction_ : float
+        The chosen fraction of beta_max.
+    betas_ : ndarray of shape (B,)
+        Fractions tried, decreasing.
+    scores_ : ndarray of shape (n_folds, B)
+        NaN for a fold that is left out: its training part had only zero counts
+        (``loss="poisson"``), fewer than two classes, or no weight.
+    mean_scores_, std_scores_, standard_errors_ : ndarray of shape (B,)
+        Over folds.
+    best_index_, best_score_ : int, float
+        Index of the chosen fraction in `betas_`, and its mean score. A chosen fraction that is the
+        smallest tried warns: a smaller one may be better.
+    """
+
+    betas: Any = field(default=None, kw_only=False)
+    n_betas: int = 40
+    eps: float = 1e-3
+    cv: Any = None
+    scoring: Any = None
+    selection: str = "best"
+    n_jobs: int | None = None
+
+    @all_or_nothing
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        separators: Any = None,
+        **params: Any,
+    ) -> Self:
+        """Choose beta by cross-validation, then fit all data to a certified global optimum.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
+            A 2-D array is cut into `n_tokens` tokens, or into one token per column. Each fold
+            copies its own part of X.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets. With ``tokens=Offsets(...)`` one per position, ``(n_samples, n_positions)`` or
+            ``(n_samples, n_positions, n_outputs)``; folds split samples, never their positions.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative weights :math:`a_i`, of the fits and of the scores. With offsets also
+            ``(n_samples, n_positions)``.
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real, False at padding, which may hold anything, NaN included.
+        separators : array-like of shape (n_samples, n_positions), optional
+            True at the tokens whose mean is the landmark "separators" of `tokens`.
+        **params : dict
+            ``groups`` for the splitter; with metadata routing enabled, whatever splitter and scorer
+            request.
+
+        Returns
+        -------
+        self
+        """
+        data = self._read(X, y, sample_weight, mask, separators)
+        split_params, score_params = self._route(sample_weight, params)
+        labels = data.y if data.samples.offsets is None else None  # sequences have no labels
+        splitter = check_cv(self.cv, labels, classifier=is_classifier(self))
+        self._check_folds(splitter, data)
+        folds = list(splitter.split(X, labels, **split_params))
+        self.betas_ = read_fractions(self.betas, self.n_betas, self.eps)
+        results = self._score_folds(data, folds, score_params)
+        self._choose(results)
+        clock = Clock(self.max_iter, self.max_time)  # for the final solve and its refit
+        problem = self._prepared_problem(data)
+        beta = self.beta_fraction_ * problem.beta_max
+        self._keep(self._minimise(problem, beta, clock, self._chosen_ridge))
+        self._warn_unless_converged()
+        self._warn_of_the_choice()
+        return self
+
+    def _check_folds(self, splitter: Any, data: TrainingData) -> None:
+        """Raise where a number of folds is more than there are samples to spread over them."""
+        if self.cv is not None and not isinstance(self.cv, numbers.Integral):
+            return  # a splitter of the user's
+        most, what = len(data.samples), "samples"
+        if isinstance(splitter, StratifiedKFold):
+            most, what = int(np.unique(data.y, return_counts=True)[1].max()), "samples of a class"
+        folds = splitter.get_n_splits()
+        if folds > most:
+            raise ValueError(
+                f"cv={folds} needs at least {folds} {what}, and there are {most} "
+                f"(n_samples = {len(data.samples)}). Use fewer folds."
+            )
+
+    def _route(
+        self, sample_weight: Any, params: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metadata for the splitter and for the scorer."""
+        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **weights, **params)
+            score = {} if self.scoring is None else routed["scorer"]["score"]
+            return routed["splitter"]["split"], score
+        unknown = sorted(set(params) - {"groups"})
+        if unknown:
+            raise TypeError(
+                f"fit got unexpected arguments {unknown}. Only sample_weight, mask, separators and "
+                "groups are known, unless metadata routing is enabled."
+            )
+        return params, {} if self.scoring is None else weights
+
+    def _scorer(self) -> Scorer | None:
+        return None if self.scoring is None else check_scoring(self, scoring=self.scoring)
+
+    def _score_folds(
+        self, data: TrainingData, folds: list[Fold], score_params: dict[str, Any]
+    ) -> list[FoldResult]:
+        scorer, results = self._scorer(), []
+        jobs = (
+            delayed(score_fold)(self, data, fold, f"fold {k} of {len(folds)}", scorer, score_params)
+            for k, fold in enumerate(folds, start=1)
+        )
+        for result in Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs):
+            results.append(result)
+            if self.verbose and not callable(self.verbose):
+                print(
+                    f"[{type(self).__name__}] fold {len(results)} of {len(folds)}  "
+                    f"{result.seconds:8.2f} s  best score {np.max(result.scores):.6g}",
+                    flush=True,
+                )
+        self._warn_about_folds(results)
+        return results
+
+    def _warn_about_folds(self, results: list[FoldResult]) -> None:
+        for k, result in enumerate(results):
+            if len(result.missing):
+                left_out = np.all(np.isnan(result.scores))
+                what = self._missing(result.missing)
+                then = "the fold is left out" if left_out else "it is predicted as if never seen"
+                warn(
+                    f"The training part of fold {k} {what}; {then}. Use fewer folds, or a "
+                    "stratified splitter."
+                )
+        why = advice(status for result in results for status in result.statuses)
+        if why:
+            worst = max(result.worst_gap for result in results)
+            warn(
+                f"On some folds the path stopped above tol={self.tol:g}, at worst at a relative "
+                f"duality gap of {worst:.1e}. {why}",
+                ConvergenceWarning,
+            )
+
+    def _choose(self, results: list[FoldResult]) -> None:
+        scores = np.stack([result.scores for result in results])  # (folds, B, ridges)
+        ridges = best_ridges(scores)
+        self.scores_: Array = scores[:, np.arange(len(ridges)), ridges]
+        choice = choose(self.scores_, self.selection)
+        self.mean_scores_, self.std_scores_ = choice.mean, choice.std
+        self.standard_errors_, self.best_index_ = choice.standard_error, choice.index
+        self.best_score_ = float(choice.mean[choice.index])
+        self.beta_fraction_ = float(self.betas_[choice.index])
+        self._chosen_ridge = self._ridges[ridges[choice.index]]
+
+    def _warn_of_the_choice(self) -> None:
+        """Say where the grid, rather than the data, chose; and where the model is empty."""
+        if self.betas_[-1] >= 1:
+            warn(
+                f"Every beta tried is at or above beta_max (the smallest is {self.betas_[-1]:g} of "
+                "it), where the model uses no token. Give betas below 1."
+            )
+        elif len(self.betas_) > 1 and self.best_index_ == len(self.betas_) - 1:
+            warn(
+                f"The chosen beta, {self.beta_fraction_:.3g} of beta_max, is the smallest tried: "
+                "a smaller one may be better. Extend betas, or pass a smaller eps."
+            )
+        if len(self.tokens_) or self.betas_[-1] >= 1:
+            return
+        best = self.selection == "best"
+        margin = "" if best else " by more than a standard error"
+        choice = "" if best else ", try selection='best'"
+        warn(
+            f"Cross-validation chose the empty model: at beta = {self.beta_fraction_:.3g} of "
+            "beta_max every coefficient is zero, and no smaller beta that was tried predicts "
+            f"better{margin} on the folds. Check that the rows of X and y belong together, put "
+            f"tokens on one scale (TokenScaler, or token_weights){choice}, or add samples; or else "
+            "these tokens do not tell y."
+        )
+
+    def _check_agreement(self) -> None:
+        """Check also that the scores of the folds have this summary, and led to this choice."""
+        super()._check_agreement()
+        choice = choose(self.scores_, self.selection)
+        names = ("mean_scores_", "std_scores_", "standard_errors_")
+        summary = (choice.mean, choice.std, choice.standard_error)
+        for name, found in zip(names, summary, strict=True):
+            if not np.allclose(getattr(self, name), found, rtol=1e-6, atol=1e-9, equal_nan=True):
+                raise ValueError(f"{name} disagree with scores_")
+        index, betas = self.best_index_, self.betas_
+        if not (index < len(betas) and np.all(np.diff(betas) < 0) and betas[-1] > 0):
+            raise ValueError("best_index_ or betas_ are damaged")
+        chosen = (betas[index], self.mean_scores_[index])
+        if not np.array_equal((self.beta_fraction_, self.best_score_), chosen, equal_nan=True):
+            raise ValueError("beta_fraction_ or best_score_ disagree with best_index_")
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Metadata that fit takes itself, and passes to splitter and scorer.
+
+        Returns
+        -------
+        MetadataRouter
+        """
+        router = MetadataRouter(owner=self)
+        router.add_self_request(self)
+        router.add(
+            splitter=check_cv(self.cv, classifier=is_classifier(self)),
+            method_mapping=MethodMapping().add(caller="fit", callee="split"),
+        )
+        if self.scoring is not None:
+            router.add(
+                scorer=self._scorer(),
+                method_mapping=MethodMapping().add(caller="fit", callee="score"),
+            )
+        return router
+
+
+@estimator
 class ConvexAttentionRegressorCV(Regression, CrossValidated):
     r"""Attention over tokens for regression, with beta chosen by cross-validation.
 
@@ -17,64 +299,6 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
     Every fold solves a warm-started path of betas, each a fraction of *its own* beta_max: a
     fraction means the same on a fold as on all data, an absolute beta does not. Then all data are
     fitted at the chosen fraction, with a certificate.
-
-    Parameters
-    ----------
-    betas : array-like of shape (B,), optional
-        Fractions of beta_max to try, positive. If omitted, `n_betas` of them from 1 to `eps`,
-        geometrically.
-    n_betas : int, default=40
-    eps : float, default=1e-3
-    cv : int, splitter or iterable, optional
-        As in scikit-learn; 5 folds if omitted.
-    scoring : str or callable, optional
-        A scikit-learn scorer, higher is better; it gets X as ``(samples, tokens, channels)`` with
-        zeros at padding. If omitted, minus the mean of the loss (for ``"squared"`` half the mean
-        squared error).
-    selection : {"best", "one-standard-error"}, default="best"
-        The beta of the highest mean score; or the largest beta whose mean score is within one
-        standard error (over folds) of that, for a sparser model.
-    n_jobs : int, optional
-        Folds solved in parallel, by joblib.
-    refit : bool or float, default=False
-        As in :class:`ConvexAttentionRegressor`. The models of the folds are refitted before they
-        are scored, so that beta is chosen for refitted models (the relaxed lasso). True chooses the
-        ridge together with beta: `scores_` are those of the best ridge at every beta.
-    penalty, loss, huber_delta, fit_intercept, token_weights, tokens, n_tokens
-        As in :class:`ConvexAttentionRegressor`.
-    tol : float, default=1e-6
-        Relative duality gap at which to stop.
-    max_iter : int, default=10000
-        Most iterations for every beta.
-    max_time : float, optional
-        Most seconds for each fold's path, and for the final fit; refits are included.
-    on_interrupt : {"raise", "keep"}, default="raise"
-        As in :class:`ConvexAttentionRegressor`, for the final fit. Ctrl-C while folds are scored
-        always raises KeyboardInterrupt and leaves the estimator as it was.
-    verbose : bool or callable, default=False
-        True prints a line per fold, and one per iteration of the final fit; a callable receives the
-        latter, as in :class:`ConvexAttentionRegressor`, and through its method `step`, if it
-        has one, a line of text per fold and beta.
-
-    Attributes
-    ----------
-    beta_fraction_ : float
-        The chosen fraction of beta_max.
-    betas_ : ndarray of shape (B,)
-        Fractions tried, decreasing.
-    scores_ : ndarray of shape (n_folds, B)
-        NaN for a fold whose training part had only zero counts (``loss="poisson"``), or that has
-        no weight; such folds are left out.
-    mean_scores_, std_scores_, standard_errors_ : ndarray of shape (B,)
-        Over folds.
-    best_index_, best_score_ : int, float
-        Index of the chosen fraction in `betas_`, and its mean score. A chosen fraction that is the
-        smallest tried warns: a smaller one may be better.
-    coef_, intercept_, certificate_, tokens_, token_norms_, beta_, beta_max_, n_iter_, trace_,
-    selection_certificate_, selection_coef_, selection_intercept_, ridge_
-        Of the fit to all data, as in :class:`ConvexAttentionRegressor`; `beta_` is absolute.
-    n_tokens_, n_channels_, n_features_in_, feature_names_in_
-        As in :class:`ConvexAttentionRegressor`.
 
     Examples
     --------
@@ -90,52 +314,8 @@ class ConvexAttentionRegressorCV(Regression, CrossValidated):
     True
     """
 
-    def __init__(
-        self,
-        betas: Any = None,
-        *,
-        n_betas: int = 40,
-        eps: float = 1e-3,
-        cv: Any = None,
-        scoring: Any = None,
-        selection: str = "best",
-        n_jobs: int | None = None,
-        penalty: str = "token-output",
-        loss: str = "squared",
-        huber_delta: float = 1.35,
-        fit_intercept: bool = True,
-        refit: Any = False,
-        token_weights: Any = None,
-        tokens: Any = "absolute",
-        n_tokens: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        verbose: Any = False,
-    ) -> None:
-        self.betas = betas
-        self.n_betas = n_betas
-        self.eps = eps
-        self.cv = cv
-        self.scoring = scoring
-        self.selection = selection
-        self.n_jobs = n_jobs
-        self.penalty = penalty
-        self.loss = loss
-        self.huber_delta = huber_delta
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.token_weights = token_weights
-        self.tokens = tokens
-        self.n_tokens = n_tokens
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.verbose = verbose
 
-
+@estimator
 class ConvexAttentionClassifierCV(Classification, CrossValidated):
     r"""Attention over tokens for classification, with beta chosen by cross-validation.
 
@@ -145,62 +325,6 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
     Every fold solves a warm-started path of betas, each a fraction of *its own* beta_max: a
     fraction means the same on a fold as on all data, an absolute beta does not. Then all data are
     fitted at the chosen fraction, with a certificate.
-
-    Parameters
-    ----------
-    betas : array-like of shape (B,), optional
-        Fractions of beta_max to try, positive. If omitted, `n_betas` of them from 1 to `eps`,
-        geometrically.
-    n_betas : int, default=40
-    eps : float, default=1e-3
-    cv : int, splitter or iterable, optional
-        As in scikit-learn; 5 stratified folds if omitted.
-    scoring : str or callable, optional
-        A scikit-learn scorer, higher is better; it gets X as ``(samples, tokens, channels)`` with
-        zeros at padding. If omitted, minus the mean log loss.
-    selection : {"best", "one-standard-error"}, default="best"
-        The beta of the highest mean score; or the largest beta whose mean score is within one
-        standard error (over folds) of that, for a sparser model.
-    n_jobs : int, optional
-        Folds solved in parallel, by joblib.
-    refit : bool or float, default=False
-        As in :class:`ConvexAttentionClassifier`. The models of the folds are refitted before they
-        are scored, so that beta is chosen for refitted models (the relaxed lasso). True chooses the
-        ridge together with beta: `scores_` are those of the best ridge at every beta.
-    penalty, fit_intercept, class_weight, token_weights, tokens, n_tokens
-        As in :class:`ConvexAttentionClassifier`; "balanced" is worked out on each fold.
-    tol : float, default=1e-6
-        Relative duality gap at which to stop.
-    max_iter : int, default=10000
-        Most iterations for every beta.
-    max_time : float, optional
-        Most seconds for each fold's path, and for the final fit; refits are included.
-    on_interrupt : {"raise", "keep"}, default="raise"
-        As in :class:`ConvexAttentionClassifier`, for the final fit. Ctrl-C while folds are scored
-        always raises KeyboardInterrupt and leaves the estimator as it was.
-    verbose : bool or callable, default=False
-        True prints a line per fold, and one per iteration of the final fit; a callable receives the
-        latter, as in :class:`ConvexAttentionClassifier`, and through its method `step`, if it
-        has one, a line of text per fold and beta.
-
-    Attributes
-    ----------
-    beta_fraction_ : float
-        The chosen fraction of beta_max.
-    betas_ : ndarray of shape (B,)
-        Fractions tried, decreasing.
-    scores_ : ndarray of shape (n_folds, B)
-        NaN for a fold that is left out (see Notes).
-    mean_scores_, std_scores_, standard_errors_ : ndarray of shape (B,)
-        Over folds.
-    best_index_, best_score_ : int, float
-        Index of the chosen fraction in `betas_`, and its mean score. A chosen fraction that is the
-        smallest tried warns: a smaller one may be better.
-    classes_, coef_, intercept_, certificate_, tokens_, token_norms_, beta_, beta_max_, n_iter_,
-    selection_certificate_, selection_coef_, selection_intercept_, ridge_
-        Of the fit to all data, as in :class:`ConvexAttentionClassifier`; `beta_` is absolute.
-    trace_, n_tokens_, n_channels_, n_features_in_, feature_names_in_
-        As in :class:`ConvexAttentionClassifier`.
 
     Notes
     -----
@@ -221,46 +345,3 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
     >>> model.certificate_.relative_gap <= 1e-6
     True
     """
-
-    def __init__(
-        self,
-        betas: Any = None,
-        *,
-        n_betas: int = 40,
-        eps: float = 1e-3,
-        cv: Any = None,
-        scoring: Any = None,
-        selection: str = "best",
-        n_jobs: int | None = None,
-        penalty: str = "token-output",
-        fit_intercept: bool = True,
-        refit: Any = False,
-        class_weight: Any = None,
-        token_weights: Any = None,
-        tokens: Any = "absolute",
-        n_tokens: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        verbose: Any = False,
-    ) -> None:
-        self.betas = betas
-        self.n_betas = n_betas
-        self.eps = eps
-        self.cv = cv
-        self.scoring = scoring
-        self.selection = selection
-        self.n_jobs = n_jobs
-        self.penalty = penalty
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.class_weight = class_weight
-        self.token_weights = token_weights
-        self.tokens = tokens
-        self.n_tokens = n_tokens
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.verbose = verbose

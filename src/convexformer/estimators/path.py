@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,15 +12,14 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from .._names import model_names
-from ..problem import Certificate, Problem
-from ..problem.points import safe_norm
+from ..problem import Certificate
+from ..problem.norms import safe_norm
 from ..solvers import Solution, solve_path
-from ..solvers.interruption import interruption
-from ..solvers.solution import advice
-from ._base import ConvexAttention
-from ._gated import Gated
-from ._validation import Array, check_choice, check_fractions, check_token_weights, time_left
-from .attention import ConvexAttentionClassifier, ConvexAttentionRegressor
+from ..solvers.solution import Clock, advice, interruption
+from ._parameters import read_fractions, read_token_weights
+from ._reading import Array, warn
+from .attention import ConvexAttention
+from .transformer import Gated
 
 
 @dataclass(frozen=True)
@@ -90,44 +86,30 @@ class AttentionPath:
 
 
 def attention_path(
+    estimator: Any,
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
-    estimator: Any = None,
     betas: Any = None,
     n_betas: int = 40,
     eps: float | None = None,
     sample_weight: Any = None,
     mask: Any = None,
     separators: Any = None,
-    task: str = "regression",
-    penalty: str = "token-output",
-    loss: str = "squared",
-    huber_delta: float = 1.35,
-    fit_intercept: bool = True,
-    class_weight: Any = None,
-    token_weights: Any = None,
-    tokens: Any = "absolute",
-    n_tokens: int | None = None,
-    tol: float = 1e-6,
-    max_iter: int = 10_000,
-    max_time: float | None = None,
-    on_interrupt: str = "raise",
-    verbose: Any = False,
 ) -> AttentionPath:
     r"""Solve for a decreasing sequence of betas, each started from the last.
 
-    .. math:: \min_{Z, b}\ \sum_i a_i\,\mathrm{loss}\Bigl(\sum_k X_{ik} Z_k + b,\ y_i\Bigr)
-              + \beta \sum_k w_k \sum_l \|Z_k[:, l]\|_2
-
     Parameters
     ----------
+    estimator : ConvexAttention* or ConvexTransformer*
+        Whose path to follow: its loss, penalty and settings, but for `beta` (`betas`). It is not
+        fitted by this. `max_iter` is for every beta and `max_time` for the whole path: betas that
+        are left then have the coefficients of the last one, and true certificates, which take two
+        passes over X each. ``on_interrupt="keep"`` ends the path at the beta that was being solved,
+        and warns. ``verbose=True`` prints a line per beta; a callable receives every iteration of
+        every beta. Gates are drawn once.
     X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-    estimator : ConvexAttention* or ConvexTransformer*, optional
-        Whose path to follow, with its settings in place of all that are named below from `task`
-        to `max_time`. Gated models have paths this way; the gates are drawn once, by the
-        estimator's `random_state`. It is not fitted by this.
     betas : array-like of shape (B,), optional
         Fractions of beta_max; sorted in decreasing order. If omitted, `n_betas` of them from 1 to
         `eps`, geometrically.
@@ -139,24 +121,6 @@ def attention_path(
         True where a token is real.
     separators : array-like of shape (n_samples, n_tokens), optional
         True at separators, for ``tokens=Offsets(...)`` with that landmark.
-    task : {"regression", "classification"}, default="regression"
-    penalty, loss, huber_delta, fit_intercept, class_weight, token_weights, tokens, n_tokens
-        As in :class:`ConvexAttentionRegressor` and :class:`ConvexAttentionClassifier`; `loss` and
-        `huber_delta` are for regression, `class_weight` for classification.
-    tol : float, default=1e-6
-        Relative duality gap at which to stop, for every beta.
-    max_iter : int, default=10000
-        Most iterations for every beta.
-    max_time : float, optional
-        Most seconds for the whole path. Betas that are left then have the coefficients of the
-        last one, and true certificates, which take two passes over X each.
-    on_interrupt : {"raise", "keep"}, default="raise"
-        What Ctrl-C does. "raise": KeyboardInterrupt. "keep": the path ends at the beta that was
-        being solved, with the best coefficients so far and their true certificate, and warns; a
-        second Ctrl-C raises.
-    verbose : bool or callable, default=False
-        True prints a line per beta; a callable receives every iteration of every beta instead, as a
-        named tuple ``(iteration, seconds, relative_gap, n_active)``.
 
     Returns
     -------
@@ -165,11 +129,11 @@ def attention_path(
     Examples
     --------
     >>> import numpy as np
-    >>> from convexformer import attention_path
+    >>> from convexformer import ConvexAttentionRegressor, attention_path
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(100, 5, 3))
     >>> y = 3 * X[:, 4, 0] + X[:, 1, 2] + 0.1 * rng.normal(size=100)
-    >>> path = attention_path(X, y, betas=[1.0, 0.5, 0.2])
+    >>> path = attention_path(ConvexAttentionRegressor(), X, y, betas=[1.0, 0.5, 0.2])
     >>> path.n_tokens_used
     array([0, 1, 2])
     >>> path.worst_gap <= 1e-6
@@ -179,7 +143,7 @@ def attention_path(
 
     >>> from convexformer import ConvexTransformerRegressor
     >>> gated = ConvexTransformerRegressor(n_gates=3, random_state=0)
-    >>> attention_path(X, abs(y), estimator=gated, betas=[1.0, 0.5, 0.2]).coefs.shape
+    >>> attention_path(gated, X, abs(y), betas=[1.0, 0.5, 0.2]).coefs.shape
     (3, 1, 4, 5, 3)
 
     Notes
@@ -187,70 +151,52 @@ def attention_path(
     A path is of certified solutions: it has no `refit`, and an estimator that asks for one is an
     error. Cross-validation with ``refit=True`` scores a refitted path.
     """
-    settings = {
-        "task": task,
-        "loss": loss,
-        "huber_delta": huber_delta,
-        "class_weight": class_weight,
-        "penalty": penalty,
-        "fit_intercept": fit_intercept,
-        "token_weights": token_weights,
-        "tokens": tokens,
-        "n_tokens": n_tokens,
-        "tol": tol,
-        "max_iter": max_iter,
-        "max_time": max_time,
-        "on_interrupt": on_interrupt,
-    }
-    model = _model(estimator, settings, attention_path)
+    model = _copy(estimator, attention_path)
     if eps is None:
         eps = 0.01 if isinstance(model, Gated) else 1e-3
-    fractions = check_fractions(betas, n_betas, eps)
-    begin = time.perf_counter()
-    problem = _problem(model, X, y, sample_weight, mask, separators)
-    absolute = (fractions * problem.beta_max).tolist()
+    fractions = read_fractions(betas, n_betas, eps)
+    clock = Clock(model.max_iter, model.max_time)
+    data = model._read(X, y, sample_weight, mask, separators)
+    problem = model._prepared_problem(data)
     solutions: list[Solution] = []
     with interruption(model.on_interrupt):  # between betas, too
         for solution in solve_path(
             problem,
-            absolute,
+            (fractions * problem.beta_max).tolist(),
             tol=model.tol,
             max_iter=model.max_iter,
-            max_time=time_left(model.max_time, begin),
-            callback=verbose if callable(verbose) else None,
+            max_time=clock.left,
+            callback=model.verbose if callable(model.verbose) else None,
             on_interrupt=model.on_interrupt,
         ):
             solutions.append(solution)
-            if verbose and not callable(verbose):
+            if model.verbose and not callable(model.verbose):
                 print(_line(len(solutions), fractions, solution, model._groups_name), flush=True)
     if len(solutions) < len(fractions):
-        warnings.warn(
+        warn(
             f"Interrupted: the path ends at beta {len(solutions)} of {len(fractions)}.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     result = _collect(model, fractions[: len(solutions)], problem.beta_max, solutions)
-    _warn_unless_converged(solutions, result.worst_gap, model.tol)
+    failed = sum(not solution.converged for solution in solutions)
+    if failed:
+        warn(
+            f"{failed} of {len(solutions)} betas stopped above tol={model.tol:g}; the worst "
+            f"relative duality gap is {result.worst_gap:.1e}. The certificates hold the true gaps. "
+            f"{advice(solution.status for solution in solutions)}",
+            ConvergenceWarning,
+        )
     return result
 
 
 def beta_max(
+    estimator: Any,
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
-    estimator: Any = None,
     sample_weight: Any = None,
     mask: Any = None,
     separators: Any = None,
-    task: str = "regression",
-    penalty: str = "token-output",
-    loss: str = "squared",
-    huber_delta: float = 1.35,
-    fit_intercept: bool = True,
-    class_weight: Any = None,
-    token_weights: Any = None,
-    tokens: Any = "absolute",
-    n_tokens: int | None = None,
 ) -> float:
     r"""Smallest absolute beta at which the optimum uses no token.
 
@@ -261,18 +207,15 @@ def beta_max(
 
     Parameters
     ----------
+    estimator : ConvexAttention* or ConvexTransformer*
+        Whose loss, penalty and settings to use. It is not fitted by this.
     X : array-like of shape (n_samples, n_tokens, n_channels) or (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-    estimator : ConvexAttention* or ConvexTransformer*, optional
-        Whose settings to use, as in :func:`attention_path`.
     sample_weight : array-like of shape (n_samples,), optional
     mask : array-like of shape (n_samples, n_tokens), optional
         True where a token is real.
     separators : array-like of shape (n_samples, n_tokens), optional
         True at separators, for ``tokens=Offsets(...)`` with that landmark.
-    task : {"regression", "classification"}, default="regression"
-    penalty, loss, huber_delta, fit_intercept, class_weight, token_weights, tokens, n_tokens
-        As in :func:`attention_path`.
 
     Returns
     -------
@@ -281,40 +224,22 @@ def beta_max(
     Examples
     --------
     >>> import numpy as np
-    >>> from convexformer import beta_max
+    >>> from convexformer import ConvexAttentionRegressor, beta_max
     >>> X = np.array([[[1.0]], [[-1.0]]])
-    >>> beta_max(X, [3.0, 1.0])
+    >>> beta_max(ConvexAttentionRegressor(), X, [3.0, 1.0])
     2.0
     """
-    settings = {
-        "task": task,
-        "loss": loss,
-        "huber_delta": huber_delta,
-        "class_weight": class_weight,
-        "penalty": penalty,
-        "fit_intercept": fit_intercept,
-        "token_weights": token_weights,
-        "tokens": tokens,
-        "n_tokens": n_tokens,
-    }
-    model = _model(estimator, settings, beta_max)
-    return _problem(model, X, y, sample_weight, mask, separators).beta_max
+    model = _copy(estimator, beta_max)
+    data = model._read(X, y, sample_weight, mask, separators)
+    return model._prepared_problem(data).beta_max
 
 
-def _model(estimator: Any, settings: dict[str, Any], asked: Callable[..., Any]) -> ConvexAttention:
-    """The estimator whose reading of the data a path shares."""
-    if estimator is None:
-        return _described(**settings)
-    known = inspect.signature(asked).parameters
-    given = [name for name, value in settings.items() if repr(value) != repr(known[name].default)]
-    if given:
-        raise ValueError(
-            f"An estimator brings its own settings; got {', '.join(given)} as well. Set them on "
-            "the estimator."
-        )
+def _copy(estimator: Any, asked: Callable[..., Any]) -> ConvexAttention:
+    """An unfitted estimator of the same parameters."""
     if not isinstance(estimator, ConvexAttention):
         raise ValueError(
-            "estimator must be a ConvexAttention* or ConvexTransformer* estimator; got "
+            f"{asked.__name__}(estimator, X, y) takes a ConvexAttention* or ConvexTransformer* "
+            f"estimator first, such as ConvexAttentionClassifier(); got "
             f"{type(estimator).__name__}. Of a pipeline pass the last step, and X as the steps "
             "before it transform it."
         )
@@ -323,34 +248,9 @@ def _model(estimator: Any, settings: dict[str, Any], asked: Callable[..., Any]) 
             "A path is of certified solutions and is not refitted: pass "
             "clone(estimator).set_params(refit=False)."
         )
-    return clone(estimator)
-
-
-def _described(
-    task: str, loss: str, huber_delta: float, class_weight: Any, **shared: Any
-) -> ConvexAttention:
-    """The estimator that settings describe."""
-    check_choice("task", task, ("regression", "classification"))
-    if task == "classification":
-        if loss != "squared":
-            raise ValueError(
-                f"loss={loss!r} is for task='regression'; classification has a loss of its own. "
-                "Leave it out."
-            )
-        return ConvexAttentionClassifier(class_weight=class_weight, **shared)
-    if class_weight is not None:
-        raise ValueError("class_weight is for task='classification'. Use sample_weight instead.")
-    return ConvexAttentionRegressor(loss=loss, huber_delta=huber_delta, **shared)
-
-
-def _problem(
-    model: ConvexAttention, X: Any, y: Any, sample_weight: Any, mask: Any, separators: Any
-) -> Problem:
-    data = model._read(X, y, sample_weight, mask, separators)
-    if isinstance(model, ConvexAttentionRegressor) and np.asarray(y).dtype == bool:
-        raise ValueError("y is True or False, which are classes: pass task='classification'.")
-    model._prepare(data)
-    return model._problem(data)
+    params = estimator.get_params(deep=False)
+    silent: ConvexAttention = clone(type(estimator)(**params | {"verbose": False}))
+    return silent.set_params(verbose=params["verbose"])  # itself, which clone would copy
 
 
 def _line(number: int, fractions: Array, solution: Solution, what: str) -> str:
@@ -365,37 +265,24 @@ def _line(number: int, fractions: Array, solution: Solution, what: str) -> str:
 def _collect(
     model: ConvexAttention, fractions: Array, beta_max: float, solutions: list[Solution]
 ) -> AttentionPath:
-    coefs, norms = [], []
-    for solution in solutions:
-        model._keep(solution)
-        coefs.append(model.coef_)
-        if isinstance(model, Gated):
-            norms.append(safe_norm(model.coef_, axis=-1).sum(axis=(0, 1)))
-        else:
-            norms.append(safe_norm(solution.Z.reshape(len(solution.Z), -1), axis=1))
+    coefs = np.stack([model._keep(solution).coef_ for solution in solutions])
+    B, *_, n, d = coefs.shape
+    blocks = coefs.reshape(B, -1, n, d)  # of outputs, and gates
+    if isinstance(model, Gated):
+        norms = safe_norm(blocks, axis=3).sum(axis=1)
+    else:
+        norms = safe_norm(blocks.swapaxes(1, 2).reshape(B, n, -1), axis=2)
     return AttentionPath(
         betas=fractions,
         beta_max=beta_max,
-        coefs=np.stack(coefs),
+        coefs=coefs,
         intercepts=np.stack([solution.intercept for solution in solutions]),
         certificates=[solution.certificate for solution in solutions],
-        token_norms=np.stack(norms),
+        token_norms=norms,
         n_tokens_used=np.count_nonzero(norms, axis=1),
         classes=getattr(model, "classes_", None),
-        token_weights=check_token_weights(model.token_weights, len(norms[0])),
+        token_weights=read_token_weights(model.token_weights, n),
         gate_directions=getattr(model, "gate_directions_", None),
         gate_thresholds=getattr(model, "gate_thresholds_", None),
-        token_names=model_names(model, len(norms[0]))[0],
+        token_names=model_names(model, n)[0],
     )
-
-
-def _warn_unless_converged(solutions: list[Solution], worst_gap: float, tol: float) -> None:
-    failed = sum(not solution.converged for solution in solutions)
-    if failed:
-        warnings.warn(
-            f"{failed} of {len(solutions)} betas stopped above tol={tol:g}; the worst relative "
-            f"duality gap is {worst_gap:.1e}. The certificates hold the true gaps. "
-            f"{advice(solution.status for solution in solutions)}",
-            ConvergenceWarning,
-            stacklevel=3,
-        )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import stat
 import warnings
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 import convexformer
 
+from .. import _model_schema as schema
 from .._files import write_whole
-from ..problem import Certificate, Offsets
+from .._model_file import Layout, OtherFileError, pack, read_content, unpack
+from ..problem import Certificate
 from ..solvers import Status
-from . import _model_schema as schema
-from ._model_file import Layout, OtherFileError, pack, unpack
 
 
 class ModelFileError(ValueError):
@@ -43,6 +43,7 @@ class Persistent:
 
     _certificate: Certificate
     status_: Status
+    strategy_: str
     trace_: list[Any]
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -90,7 +91,7 @@ class Persistent:
         params = {
             name: value
             for name, raw in self.get_params(deep=False).items()  # type: ignore[attr-defined]
-            if (value := _plain(raw)) is not _NOT_PLAIN
+            if (value := schema.plain(raw)) is not schema.NOT_PLAIN
         }
         values = schema.of_bases(schema.VALUES, type(self))
         described = {
@@ -99,12 +100,13 @@ class Persistent:
             "params": params,
             "certificate": self._certificate.to_dict(),  # of the selection, where refitted
             "status": self.status_.name if hasattr(self, "status_") else None,
-            "trace": [[_plain(entry) for entry in point] for point in self.trace_],
+            "strategy": self.strategy_,
+            "trace": [[schema.plain(entry) for entry in point] for point in self.trace_],
             "values": {name: kind(getattr(self, name)) for name, kind in values.items()},
         }
         for name in schema.LABELS:
             if hasattr(self, name):
-                described[name] = _labels_to_json(name, getattr(self, name))
+                described[name] = schema.describe_labels(name, getattr(self, name))
         return described
 
     @classmethod
@@ -136,8 +138,8 @@ class Persistent:
         else is checked, and a warning says that damage may go unnoticed. Save such a model again.
         """
         path = Path(path)
-        content = _content(path)
         try:
+            content = read_content(path)
             layout = unpack(content)
             model = _model_of(_class_of(cls, layout), layout, content)
         except OtherFileError as error:
@@ -167,11 +169,17 @@ class Persistent:
         self._certificate = schema.read_certificate(described["certificate"])
         self.beta_, self.beta_max_ = self._certificate.beta, self._certificate.beta_max
         self.trace_ = schema.read_trace(described["trace"], described["values"]["n_iter_"])
+        self.strategy_ = schema.read_strategy(described.get("strategy"))
         if (status := schema.read_status(described.get("status"))) is not None:
             self.status_ = status
         elif self._certificate.relative_gap <= self.tol:  # type: ignore[attr-defined]
             self.status_ = Status.CONVERGED  # format 1 does not say why others stopped
         self._set_coefficients(arrays["coef_"], arrays["intercept_"])  # type: ignore[attr-defined]
+        with np.errstate(all="ignore"):
+            self._check_agreement()
+
+    def _check_agreement(self) -> None:
+        """Raise a ValueError unless attributes agree with each other and with the parameters."""
         schema.check_agreement(self)
 
 
@@ -238,53 +246,6 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     return Persistent.load(path)
 
 
-def _content(path: Path) -> bytearray:
-    """All bytes of a file; devices and pipes, which may never end, are refused."""
-    with open(path, "rb", opener=_open_at_once) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelFileError(path, "it is no regular file. Pass a file that save wrote.")
-        content = bytearray(status.st_size)
-        del content[file.readinto(content) :]  # where the file was cut meanwhile
-    return content
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for the other end of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def _clause(error: ValueError) -> str:
     """What an error says, to be continued."""
     return str(error).rstrip(".")
-
-
-# Values ---------------------------------------------------------------------------------------
-
-_NOT_PLAIN = object()
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON data, or `_NOT_PLAIN`."""
-    if hasattr(value, "tolist"):  # arrays and scalars of NumPy, tensors, columns of tables
-        value = value.tolist()
-    if isinstance(value, Offsets):
-        return {"offsets": [value.low, value.high, list(value.landmarks)]}
-    if isinstance(value, dict):  # class weights, whose keys need not be strings
-        pairs = [[_plain(key), _plain(item)] for key, item in value.items()]
-        return {"pairs": pairs}
-    if isinstance(value, (list, tuple)):
-        items = [_plain(item) for item in value]
-        return _NOT_PLAIN if any(item is _NOT_PLAIN for item in items) else items
-    return value if value is None or isinstance(value, (bool, int, float, str)) else _NOT_PLAIN
-
-
-def _labels_to_json(name: str, labels: NDArray) -> dict[str, Any]:
-    plain = labels.dtype.kind in "biufU"
-    text = labels.dtype == object and all(isinstance(label, str) for label in labels)
-    if not (plain or text):
-        raise ValueError(
-            f"{name} of dtype {labels.dtype} cannot be saved: only booleans, numbers and strings "
-            "can. Fit with labels of such a type."
-        )
-    return {"dtype": labels.dtype.str if plain else "object", "values": labels.tolist()}

@@ -1,22 +1,23 @@
-"""The estimator for matrix targets: a vector per position in, a vector per position out."""
+"""The estimators for targets at every position: a vector, or a label, per position."""
 
 from __future__ import annotations
 
-import time
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
-from sklearn.utils import check_array
+from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import assert_all_finite, check_array
+from sklearn.utils.multiclass import check_classification_targets
 
-from ..problem import Huber, Loss, Poisson, Squared
-from ._draft import all_or_nothing
+from ._parameters import estimator
+from ._reading import Array, Mask, as_numpy, check_numbers
 from ._sequence import SequenceModel
-from ._validation import Array, Mask, as_numpy, check_choice, check_numbers, check_positive
+from ._tasks import ClassLabels, RealTargets
 
 
-class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
+@estimator
+class ConvexSequenceRegressor(RealTargets, SequenceModel):
     r"""Attention from position to position for matrix targets, to a certified global optimum.
 
     .. math:: \min_{Z, b}\ \sum_{i, r} a_i\, \mathrm{loss}(F_i[r], Y_i[r])
@@ -32,65 +33,12 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
 
     Parameters
     ----------
-    beta : float, default=0.1
-        Penalty strength, positive: a fraction of the smallest strength at which the optimum is
-        ``Z = 0`` (`beta_max_`).
-    beta_scale : {"relative", "absolute"}, default="relative"
-        "absolute": `beta` is :math:`\beta` itself.
-    attention : {"stochastic", "substochastic"}, default="stochastic"
-        Whether rows of the attention sum to one, or to at most one. The latter drops the condition
-        on row sums; it is the program that the paper prints, and its optimum is the lower of the
-        two.
-    loss : {"squared", "huber", "poisson"}, default="squared"
-        "poisson" is for counts: scores are logarithms of rates.
-    huber_delta : float, default=1.35
-        Residual, in units of y, beyond which the Huber loss is linear.
-    fit_intercept : bool, default=True
-        Whether to fit an intercept per output, the same at all positions, not penalised.
     refit : bool or float, default=False
         Whether to fit once more the entries of :math:`Z` that this fit selected (who attends to
         whom), by least squares with a small ridge in place of the penalty, which shrinks. Rows
         keep their equal sums; the result is not the certified optimum. A number is the strength
         of the ridge as a fraction of the mean square of the columns in use; True is 1e-3. For the
         squared loss only.
-    tol : float, default=1e-6
-        Relative duality gap at which to stop.
-    max_iter : int, default=10000
-        Most iterations.
-    max_time : float, optional
-        Most seconds, from reading X on. They are kept to within the larger of .3 s and two passes
-        over X, which the certificate takes. A refit that would take longer is left out: the
-        certified coefficients are kept, with a warning.
-    on_interrupt : {"raise", "keep"}, default="raise"
-        What Ctrl-C does during the solve and the refit. "raise": KeyboardInterrupt, and the
-        estimator is left as it was before. "keep": the fit ends with the best coefficients so far
-        and their true certificate (during the refit: with the certified ones), and warns; a second
-        Ctrl-C raises.
-    verbose : bool or callable, default=False
-        True prints time and gap as the solver goes; a callable receives them instead, as a named
-        tuple ``(iteration, seconds, relative_gap, n_active)`` with the number of nonzero
-        :math:`Z_{jl}`.
-
-    Attributes
-    ----------
-    coef_ : ndarray of shape (n_channels, n_outputs, n_tokens, n_tokens)
-        :math:`Z`: input channel, output, target position, source position.
-    intercept_ : ndarray of shape (n_outputs,)
-    attention_maps_ : AttentionMaps
-        The maps of the equivalent network with their weights, and one map over all of them.
-    certificate_ : Certificate
-        Objective, lower bound and gap, computed in float64 from the coefficients alone. A
-        refitted model has none.
-    selection_certificate_, selection_coef_, selection_intercept_, ridge_
-        Of a refitted model only: the certificate, coefficients and intercept of the fit that
-        selected, and the absolute strength of the ridge, per output.
-    beta_, beta_max_ : float
-        Penalty strength, absolute, and the smallest at which ``Z = 0``.
-    n_iter_ : int
-    trace_ : list of TracePoint
-        Iteration, seconds, certified gap and number of nonzero :math:`Z_{jl}` on the way.
-    n_tokens_, n_channels_, n_outputs_, n_features_in_ : int
-        Shapes at fit; ``n_features_in_ = n_tokens_ * n_channels_``.
 
     Notes
     -----
@@ -114,78 +62,18 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
     True
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        beta_scale: str = "relative",
-        attention: str = "stochastic",
-        loss: str = "squared",
-        huber_delta: float = 1.35,
-        fit_intercept: bool = True,
-        refit: Any = False,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        verbose: Any = False,
-    ) -> None:
-        self.beta = beta
-        self.beta_scale = beta_scale
-        self.attention = attention
-        self.loss = loss
-        self.huber_delta = huber_delta
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.verbose = verbose
+    refit: Any = False
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choice("loss", self.loss, ("squared", "huber", "poisson"))
-        check_positive("huber_delta", self.huber_delta, "It is in units of y.")
         if self.loss != "squared" and self.refit:
             raise ValueError(
                 f"refit={self.refit!r} is least squares, and loss is {self.loss!r}. Use "
                 "loss='squared', or refit=False."
             )
 
-    def _loss(self) -> Loss:
-        if self.loss == "huber":
-            return Huber(self.huber_delta)
-        return Poisson() if self.loss == "poisson" else Squared()
-
-    @all_or_nothing
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> Self:
-        """Fit to a certified global optimum.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_tokens, n_channels)
-        y : array-like of shape (n_samples, n_tokens, n_outputs)
-            Targets, one vector per position.
-        sample_weight : array-like of shape (n_samples,), optional
-            Non-negative weights :math:`a_i`.
-        mask : array-like of shape (n_samples, n_tokens), optional
-            True where a token is real. At padding, X reads as zero, what is attended there adds
-            nothing, and the target does not count; both may hold anything, NaN included.
-
-        Returns
-        -------
-        self
-        """
-        start = time.perf_counter()
-        self._check_parameters()
-        X, mask = self._read_tokens(X, mask, reset=True)
-        Y = self._read_targets(y, X.shape[:2], mask)
-        self._fit(X, mask, Y, self._loss(), sample_weight, start)
-        self._warn_unless_converged()
-        return self
-
-    def _read_targets(self, y: Any, shape: tuple[int, int], mask: Mask | None) -> Array:
+    def _read_targets(self, y: Any, real: Mask) -> Array:
+        """Targets ``(N, n, c)``; what stands at padding is not read."""
         if y is None:
             raise ValueError("ConvexSequenceRegressor requires y to be passed, but it is None.")
         y = as_numpy(y, "y")
@@ -199,15 +87,14 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
             input_name="y",
             estimator=self,
         )
-        if Y.ndim != 3 or Y.shape[:2] != shape:
+        N, n = real.shape
+        if Y.ndim != 3 or Y.shape[:2] != (N, n):
             raise ValueError(
-                f"y must have shape (samples, tokens, outputs) = ({shape[0]}, {shape[1]}, any), "
+                f"y must have shape (samples, tokens, outputs) = ({N}, {n}, any), "
                 f"one vector per position of X, got {Y.shape}. For one output per position pass "
                 "y[:, :, None]; for one target per sample use ConvexAttentionRegressor."
             )
-        bad = ~np.isfinite(Y)
-        if mask is not None:
-            bad &= mask[:, :, None]
+        bad = ~np.isfinite(Y) & real[:, :, None]
         if np.any(bad):
             i, r, output = np.argwhere(bad)[0]
             raise ValueError(
@@ -215,12 +102,7 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
                 f"{r}, output {output}. Remove or impute such values; if they are padding, pass "
                 "mask (samples, tokens), False there."
             )
-        low = float(np.min(Y if mask is None else Y[mask], initial=0.0))
-        if self.loss == "poisson" and low < 0:
-            raise ValueError(
-                f"loss='poisson' needs counts y >= 0, got {low:g}. Use loss='squared' or 'huber' "
-                "for targets that may be negative."
-            )
+        self._check_counts(Y[real])
         return Y
 
     def predict(self, X: Any, mask: Any = None) -> Array:
@@ -237,9 +119,7 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         ndarray of shape (n_samples, n_tokens, n_outputs)
             The scores, or their exponential (a rate) for ``loss="poisson"``. NaN at padding.
         """
-        F, mask = self._scores(X, mask)
-        F = np.exp(F) if self.loss == "poisson" else F
-        return F if mask is None else np.where(mask[:, :, None], F, np.nan)
+        return self._answer(self._means, X, mask)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> float:
         """Coefficient of determination R² over all real positions, mean over outputs.
@@ -256,14 +136,164 @@ class ConvexSequenceRegressor(RegressorMixin, SequenceModel):
         -------
         float
         """
-        F = self.predict(X, mask)
-        _, mask = self._read_tokens(X, mask, reset=False)
-        Y = self._read_targets(y, F.shape[:2], mask)
-        real, weights = self._real(F.shape[:2], mask, sample_weight)
-        return float(r2_score(Y[real], F[real], sample_weight=weights))
+        F, real, weights = self._judged(X, mask, sample_weight)
+        Y = self._read_targets(y, real)
+        return float(r2_score(Y[real], self._means(F), sample_weight=weights))
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.target_tags.positive_only = self.loss == "poisson"
-        return tags
+
+@estimator
+class ConvexSequenceClassifier(ClassLabels, SequenceModel):
+    r"""Labels of every position by attention from position to position, to a certified optimum.
+
+    The program of :class:`ConvexSequenceRegressor` under a logistic loss (two classes, one output)
+    or the cross-entropy of a softmax over all classes of a position. Its global optimum is that of
+    a network of attention heads with the same loss and weight decay.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels in sorted order.
+
+    Notes
+    -----
+    Memory grows with ``n_tokens * (n_tokens * n_channels) ** 2``, and for more than two classes
+    with another factor ``n_classes ** 2``, as classes meet in one quadratic model.
+
+    Examples
+    --------
+    Every position has the class of what its left neighbour holds:
+
+    >>> import numpy as np
+    >>> from convexformer import ConvexSequenceClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 5, 3))  # samples, tokens, channels
+    >>> y = np.array(["a", "b", "c"])[np.roll(X, 1, axis=1).argmax(axis=2)]
+    >>> model = ConvexSequenceClassifier(beta=0.05).fit(X, y)
+    >>> model.attention_maps_.aggregate.argmax(axis=1)
+    array([4, 0, 1, 2, 3])
+    >>> model.predict(X).shape, model.score(X, y) > 0.95
+    ((200, 5), True)
+    >>> model.certificate_.relative_gap <= 1e-6
+    True
+    """
+
+    def _read_targets(self, y: Any, real: Mask) -> Array:
+        """Targets of the loss ``(N, n, c)``, zero at padding."""
+        labels = self._read_labels(y, real)
+        check_classification_targets(labels)
+        rows = self._encode(labels, "positions")
+        Y = np.zeros((*real.shape, rows.shape[1]))
+        Y[real] = rows
+        return Y
+
+    def _read_labels(self, y: Any, real: Mask) -> NDArray:
+        """Labels of real positions ``(positions,)``."""
+        if y is None:
+            raise ValueError("ConvexSequenceClassifier requires y to be passed, but it is None.")
+        labels = np.asarray(as_numpy(y, "y"))
+        if labels.shape != real.shape:
+            raise ValueError(
+                f"y must have shape (samples, tokens) = {real.shape}, one label per position of X, "
+                f"got {labels.shape}. For one label per sample use ConvexAttentionClassifier; of "
+                "one-hot vectors pass y.argmax(2)."
+            )
+        labels = labels[real]
+        if labels.dtype.kind in "fc":
+            assert_all_finite(labels, input_name="y")
+        return labels
+
+    def _check_targets(self, Y: Array, weights: Array) -> None:
+        """Raise where a class has no weight, so that an intercept has no optimum."""
+        absent = weights @ (np.hstack([Y < 0, Y > 0]) if self._two else Y > 0) == 0
+        if self.fit_intercept and np.any(absent):
+            raise ValueError(
+                f"The classes {self.classes_[absent].tolist()} of y have no position of positive "
+                "weight, and an intercept would have no finite optimum. Drop their samples, or "
+                "weigh them."
+            )
+
+    # After the fit ----------------------------------------------------------------------------
+
+    def decision_function(self, X: Any, mask: Any = None) -> Array:
+        """Scores of all positions.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens) for two classes, else with an axis of n_classes
+            NaN at padding.
+        """
+        return self._answer(self._decisions, X, mask)
+
+    def predict_log_proba(self, X: Any, mask: Any = None) -> Array:
+        """Logarithm of `predict_proba`, finite also where a probability rounds to zero.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens, n_classes)
+            NaN at padding.
+        """
+        return self._answer(self._log_probabilities, X, mask)
+
+    def predict_proba(self, X: Any, mask: Any = None) -> Array:
+        """Probability of every class at every position.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens, n_classes)
+            NaN at padding.
+        """
+        return self._answer(self._probabilities, X, mask)
+
+    def predict(self, X: Any, mask: Any = None) -> NDArray:
+        """Predict a label per position.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels)
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens)
+            At padding -1, "" for text, None for objects, False for booleans: read them through the
+            mask.
+        """
+        return self._answer(self._labels, X, mask)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, mask: Any = None) -> float:
+        """Mean accuracy over all real positions.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_channels)
+        y : array-like of shape (n_samples, n_tokens)
+        sample_weight : array-like of shape (n_samples,), optional
+        mask : array-like of shape (n_samples, n_tokens), optional
+            True where a token is real.
+
+        Returns
+        -------
+        float
+        """
+        F, real, weights = self._judged(X, mask, sample_weight)
+        labels = self._read_labels(y, real)
+        return float(accuracy_score(labels, self._labels(F), sample_weight=weights))

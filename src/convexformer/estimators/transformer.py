@@ -2,14 +2,163 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from ._cross_validated import CrossValidated
-from ._gated import Gated
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from ..problem import Design, GatedDesign, Gates
+from ..problem.gated import always_open, axis_gates, distinct_rows, gaussian_gates, pair_gates
+from ..problem.norms import safe_norm
+from ._parameters import GATES, estimator, parameters
+from ._reading import Array, Samples
 from ._tasks import Classification, Regression
-from .attention import SingleBeta
+from .attention import ConvexAttention, SingleBeta, TrainingData
+from .cv import CrossValidated
 
 
+@parameters
+class Gated(ConvexAttention):
+    """Tokens seen through fixed gates, the first of them always open unless ``open_gate=False``.
+
+    Parameters
+    ----------
+    n_gates : int, default=64
+        Gates to draw, besides the one that is always open.
+    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
+        "axis": one channel of one token against a threshold from the data. "pairs": half-way
+        between a sample and its nearest neighbour of another class (for regression: across the
+        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
+        shape ``(h, n_tokens, n_channels)`` and ``(h,)``. In cross-validation gates are drawn anew
+        on each fold.
+    open_gate : bool, default=True
+        Whether to add a gate that is always open. The theorem as printed has none: its program is
+        that of ``open_gate=False``.
+    gate_weight : float, default=1.5
+        Positive factor :math:`g_j` of the penalty of every block behind a gate that may close; it
+        is 1 for a gate that is always open. Above 1, gated blocks are used only where they lower
+        the loss by more than open ones would. It multiplies `token_weights`, and changes nothing
+        where no gate is always open. The default was chosen by validation: ``docs/gate-weight.md``.
+    random_state : int, RandomState or None, default=None
+        Of the gates.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_outputs, h, n_tokens, n_channels)
+        :math:`Z`, for every output and gate.
+    gate_directions_ : ndarray of shape (h, n_tokens, n_channels)
+    gate_thresholds_ : ndarray of shape (h,)
+        The gates, ``h = n_gates + 1`` of them (`n_gates` if ``open_gate=False``); a gate that is
+        always open has threshold ``-inf``.
+    gate_norms_ : ndarray of shape (h,)
+        Sum of the norms of every gate's tokens.
+    tokens_ : ndarray of int
+        Tokens that any gate uses.
+    token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
+        Sum over gates of the norms of a token's coefficients.
+    """
+
+    n_gates: int = 64
+    gates: Any = "axis"
+    open_gate: bool = True
+    gate_weight: float = 1.5
+    random_state: Any = None
+
+    _groups_name: ClassVar[str] = "(gate, token) pairs"
+
+    def _prepare(self, data: TrainingData) -> None:
+        tokens = data.samples.design()
+        drawn = self._drawn(tokens, data)
+        if self.open_gate:
+            drawn = always_open(tokens.n_groups, tokens.dim) + drawn
+        self.gate_directions_: Array = drawn.directions
+        self.gate_thresholds_: Array = drawn.thresholds
+
+    def _drawn(self, tokens: Design, data: TrainingData) -> Gates:
+        """The gates besides the one that is always open."""
+        n, d = tokens.n_groups, tokens.dim
+        if not isinstance(self.gates, str):
+            return _given_gates(self.gates, n, d)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        rng = np.random.default_rng(seed)
+        if self.gates == "gaussian":
+            return gaussian_gates(rng, self.n_gates, n, d)
+        rows = distinct_rows(tokens, data.weight)
+        if self.gates == "axis":
+            return axis_gates(rng, self.n_gates, tokens, rows)
+        return pair_gates(rng, self.n_gates, tokens, rows, self._sides(data.Y[rows]))
+
+    def _sides(self, Y: Array) -> NDArray[np.intp]:
+        """Labels between which to draw gates: classes, or above and below the median."""
+        median = np.median(Y, axis=0)  # it may be the largest: most of two labels
+        above = np.where(median < np.max(Y, axis=0), np.greater(Y, median), np.equal(Y, median))
+        return np.unique(above, axis=0, return_inverse=True)[1].ravel()
+
+    def _design(self, samples: Samples) -> Design:
+        tokens = samples.design()
+        gates = Gates(self.gate_directions_, self.gate_thresholds_)
+        return GatedDesign(tokens, gates.open(tokens))
+
+    def _penalty_weights(self) -> Array | None:
+        """Every token's weight under every gate, times `gate_weight` where the gate may close.
+
+        Without an open gate there is nothing to weigh gates against: a factor that all blocks
+        share would only rename beta.
+        """
+        weights = super()._penalty_weights()
+        h, n = self.gate_directions_.shape[:2]
+        closes = self.gate_thresholds_ > -np.inf
+        factors = np.where(closes, float(self.gate_weight), 1.0) if not all(closes) else np.ones(h)
+        if weights is None and np.all(factors == 1.0):
+            return None
+        return np.outer(factors, np.ones(n) if weights is None else weights).ravel()
+
+    def _as_coef(self, Z: Array) -> Array:
+        coef = super()._as_coef(Z)
+        return coef.reshape(len(coef), *self.gate_directions_.shape[:2], -1)  # (c, h, n, d)
+
+    def _set_coefficients(self, coef: Array, intercept: Array) -> None:
+        super()._set_coefficients(coef, intercept)
+        self.gate_norms_ = safe_norm(self.coef_, axis=3).sum(axis=(0, 2))
+
+
+def _given_gates(gates: Any, n: int, d: int) -> Gates:
+    try:
+        directions, thresholds = gates
+        drawn = Gates(np.asarray(directions, dtype=float), np.asarray(thresholds, dtype=float))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"gates must be one of {GATES} or a pair of arrays (directions (h, {n}, {d}), "
+            f"thresholds (h,)); got {type(gates).__name__}."
+        ) from error
+    if drawn.directions.shape[1:] != (n, d) or drawn.thresholds.shape != drawn.directions.shape[:1]:
+        raise ValueError(
+            f"gates must have directions (h, {n}, {d}) and thresholds (h,) for this X; got shapes "
+            f"{drawn.directions.shape} and {drawn.thresholds.shape}."
+        )
+    if np.any(np.isnan(drawn.directions)) or np.any(np.isnan(drawn.thresholds)):
+        raise ValueError("gates contain NaN.")
+    return drawn
+
+
+@parameters
+class GatedCrossValidated(Gated, CrossValidated):
+    """Gates and a path of betas, which ends earlier, since weak penalties cost more with gates.
+
+    Parameters
+    ----------
+    n_betas : int, default=30
+        How many fractions to try, where `betas` is omitted.
+    eps : float, default=0.01
+        The smallest of them.
+    """
+
+    n_betas: int = 30
+    eps: float = 0.01
+
+
+@estimator
 class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
     r"""A gated convex layer for regression, trained to a certified global optimum.
 
@@ -22,47 +171,6 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
     once and then fixed, which keeps the problem convex and its optimum certified. Gate 0 is always
     open unless ``open_gate=False``, so the layer without gates is a special case. The optimum is
     that of *these* gates: other gates have another.
-
-    Parameters
-    ----------
-    beta, beta_scale
-        As in :class:`ConvexAttentionRegressor`.
-    n_gates : int, default=64
-        Gates to draw, besides the one that is always open.
-    gates : {"axis", "pairs", "gaussian"} or (directions, thresholds), default="axis"
-        "axis": one channel of one token against a threshold from the data. "pairs": half-way
-        between a sample and its nearest neighbour of another class (for regression: across the
-        median). "gaussian": the paper's, rank-one Gaussian directions against zero. Or arrays of
-        shape ``(h, n_tokens, n_channels)`` and ``(h,)``.
-    open_gate : bool, default=True
-        Whether to add a gate that is always open. The theorem as printed has none: its program is
-        that of ``open_gate=False``.
-    gate_weight : float, default=1.5
-        Positive factor :math:`g_j` of the penalty of every block behind a gate that may close; it
-        is 1 for a gate that is always open. Above 1, gated blocks are used only where they lower
-        the loss by more than open ones would. It multiplies `token_weights`, and changes nothing
-        where no gate is always open. The default was chosen by validation: ``docs/gate-weight.md``.
-    random_state : int, RandomState or None, default=None
-        Of the gates.
-    penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
-    max_iter, max_time, on_interrupt, warm_start, verbose
-        As in :class:`ConvexAttentionRegressor`.
-
-    Attributes
-    ----------
-    coef_ : ndarray of shape (n_outputs, h, n_tokens, n_channels)
-    gate_directions_ : ndarray of shape (h, n_tokens, n_channels)
-    gate_thresholds_ : ndarray of shape (h,)
-        The gates, ``h = n_gates + 1`` of them (`n_gates` if ``open_gate=False``); a gate that is
-        always open has threshold ``-inf``.
-    gate_norms_ : ndarray of shape (h,)
-        Sum of the norms of every gate's tokens.
-    token_norms_ : ndarray of shape (n_tokens,) or (n_outputs, n_tokens)
-        Sum over gates of the norms of a token's coefficients.
-    tokens_ : ndarray of int
-        Tokens that any gate uses.
-    certificate_, beta_, beta_max_, intercept_, n_iter_, trace_ and others
-        As in :class:`ConvexAttentionRegressor`.
 
     Examples
     --------
@@ -78,54 +186,8 @@ class ConvexTransformerRegressor(Regression, Gated, SingleBeta):
     True
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        beta_scale: str = "relative",
-        n_gates: int = 64,
-        gates: Any = "axis",
-        open_gate: bool = True,
-        gate_weight: float = 1.5,
-        random_state: Any = None,
-        penalty: str = "token-output",
-        loss: str = "squared",
-        huber_delta: float = 1.35,
-        fit_intercept: bool = True,
-        refit: Any = False,
-        token_weights: Any = None,
-        tokens: Any = "absolute",
-        n_tokens: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        warm_start: bool = False,
-        verbose: Any = False,
-    ) -> None:
-        self.beta = beta
-        self.beta_scale = beta_scale
-        self.n_gates = n_gates
-        self.gates = gates
-        self.open_gate = open_gate
-        self.gate_weight = gate_weight
-        self.random_state = random_state
-        self.penalty = penalty
-        self.loss = loss
-        self.huber_delta = huber_delta
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.token_weights = token_weights
-        self.tokens = tokens
-        self.n_tokens = n_tokens
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.warm_start = warm_start
-        self.verbose = verbose
 
-
+@estimator
 class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
     r"""A gated convex layer for classification, trained to a certified global optimum.
 
@@ -138,23 +200,6 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
     once and then fixed, which keeps the problem convex and its optimum certified. Gate 0 is always
     open unless ``open_gate=False``, so the layer without gates is a special case. The optimum is
     that of *these* gates: other gates have another.
-
-    Parameters
-    ----------
-    beta, beta_scale
-        As in :class:`ConvexAttentionClassifier`.
-    n_gates, gates, open_gate, gate_weight, random_state
-        As in :class:`ConvexTransformerRegressor`.
-    penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
-    max_time, on_interrupt, warm_start, verbose
-        As in :class:`ConvexAttentionClassifier`.
-
-    Attributes
-    ----------
-    coef_, gate_directions_, gate_thresholds_, gate_norms_, token_norms_, tokens_
-        As in :class:`ConvexTransformerRegressor`.
-    certificate_, beta_, beta_max_, intercept_, n_iter_, trace_ and others
-        As in :class:`ConvexAttentionClassifier`.
 
     Examples
     --------
@@ -170,53 +215,9 @@ class ConvexTransformerClassifier(Classification, Gated, SingleBeta):
     True
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        beta_scale: str = "relative",
-        n_gates: int = 64,
-        gates: Any = "axis",
-        open_gate: bool = True,
-        gate_weight: float = 1.5,
-        random_state: Any = None,
-        penalty: str = "token-output",
-        fit_intercept: bool = True,
-        refit: Any = False,
-        class_weight: Any = None,
-        token_weights: Any = None,
-        tokens: Any = "absolute",
-        n_tokens: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        warm_start: bool = False,
-        verbose: Any = False,
-    ) -> None:
-        self.beta = beta
-        self.beta_scale = beta_scale
-        self.n_gates = n_gates
-        self.gates = gates
-        self.open_gate = open_gate
-        self.gate_weight = gate_weight
-        self.random_state = random_state
-        self.penalty = penalty
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.class_weight = class_weight
-        self.token_weights = token_weights
-        self.tokens = tokens
-        self.n_tokens = n_tokens
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.warm_start = warm_start
-        self.verbose = verbose
 
-
-class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
+@estimator
+class ConvexTransformerRegressorCV(Regression, GatedCrossValidated):
     r"""A gated convex layer for regression, with beta chosen by cross-validation.
 
     .. math:: F_i = \sum_j m_{ij} \sum_k X_{ik} Z_{jk} + b, \qquad
@@ -228,24 +229,6 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
     once and then fixed, which keeps the problem convex and its optimum certified. Gate 0 is always
     open unless ``open_gate=False``, so the layer without gates is a special case. The optimum is
     that of *these* gates: other gates have another.
-
-    Parameters
-    ----------
-    betas, n_betas, eps, cv, scoring, selection, n_jobs
-        As in :class:`ConvexAttentionRegressorCV`, with gates drawn anew on each fold.
-        The path ends earlier by default, since weak penalties cost more with gates.
-    n_gates, gates, open_gate, gate_weight, random_state
-        As in :class:`ConvexTransformerRegressor`.
-    penalty, loss, huber_delta, fit_intercept, refit, token_weights, tokens, n_tokens, tol,
-    max_iter, max_time, on_interrupt, verbose
-        As in :class:`ConvexAttentionRegressorCV`.
-
-    Attributes
-    ----------
-    coef_, gate_directions_, gate_thresholds_, gate_norms_, token_norms_, tokens_
-        As in :class:`ConvexTransformerRegressor`.
-    certificate_, beta_, beta_max_, intercept_, n_iter_, trace_ and others
-        As in :class:`ConvexAttentionRegressorCV`.
 
     Examples
     --------
@@ -259,63 +242,9 @@ class ConvexTransformerRegressorCV(Regression, Gated, CrossValidated):
     True
     """
 
-    def __init__(
-        self,
-        betas: Any = None,
-        *,
-        n_betas: int = 30,
-        eps: float = 0.01,
-        cv: Any = None,
-        scoring: Any = None,
-        selection: str = "best",
-        n_jobs: int | None = None,
-        n_gates: int = 64,
-        gates: Any = "axis",
-        open_gate: bool = True,
-        gate_weight: float = 1.5,
-        random_state: Any = None,
-        penalty: str = "token-output",
-        loss: str = "squared",
-        huber_delta: float = 1.35,
-        fit_intercept: bool = True,
-        refit: Any = False,
-        token_weights: Any = None,
-        tokens: Any = "absolute",
-        n_tokens: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        verbose: Any = False,
-    ) -> None:
-        self.betas = betas
-        self.n_betas = n_betas
-        self.eps = eps
-        self.cv = cv
-        self.scoring = scoring
-        self.selection = selection
-        self.n_jobs = n_jobs
-        self.n_gates = n_gates
-        self.gates = gates
-        self.open_gate = open_gate
-        self.gate_weight = gate_weight
-        self.random_state = random_state
-        self.penalty = penalty
-        self.loss = loss
-        self.huber_delta = huber_delta
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.token_weights = token_weights
-        self.tokens = tokens
-        self.n_tokens = n_tokens
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.verbose = verbose
 
-
-class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
+@estimator
+class ConvexTransformerClassifierCV(Classification, GatedCrossValidated):
     r"""A gated convex layer for classification, with beta chosen by cross-validation.
 
     .. math:: F_i = \sum_j m_{ij} \sum_k X_{ik} Z_{jk} + b, \qquad
@@ -328,24 +257,6 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
     open unless ``open_gate=False``, so the layer without gates is a special case. The optimum is
     that of *these* gates: other gates have another.
 
-    Parameters
-    ----------
-    betas, n_betas, eps, cv, scoring, selection, n_jobs
-        As in :class:`ConvexAttentionClassifierCV`, with gates drawn anew on each fold.
-        The path ends earlier by default, since weak penalties cost more with gates.
-    n_gates, gates, open_gate, gate_weight, random_state
-        As in :class:`ConvexTransformerRegressor`.
-    penalty, fit_intercept, refit, class_weight, token_weights, tokens, n_tokens, tol, max_iter,
-    max_time, on_interrupt, verbose
-        As in :class:`ConvexAttentionClassifierCV`.
-
-    Attributes
-    ----------
-    coef_, gate_directions_, gate_thresholds_, gate_norms_, token_norms_, tokens_
-        As in :class:`ConvexTransformerRegressor`.
-    certificate_, beta_, beta_max_, intercept_, n_iter_, trace_ and others
-        As in :class:`ConvexAttentionClassifierCV`.
-
     Examples
     --------
     >>> import numpy as np
@@ -357,56 +268,3 @@ class ConvexTransformerClassifierCV(Classification, Gated, CrossValidated):
     >>> model.certificate_.relative_gap <= 1e-6
     True
     """
-
-    def __init__(
-        self,
-        betas: Any = None,
-        *,
-        n_betas: int = 30,
-        eps: float = 0.01,
-        cv: Any = None,
-        scoring: Any = None,
-        selection: str = "best",
-        n_jobs: int | None = None,
-        n_gates: int = 64,
-        gates: Any = "axis",
-        open_gate: bool = True,
-        gate_weight: float = 1.5,
-        random_state: Any = None,
-        penalty: str = "token-output",
-        fit_intercept: bool = True,
-        refit: Any = False,
-        class_weight: Any = None,
-        token_weights: Any = None,
-        tokens: Any = "absolute",
-        n_tokens: int | None = None,
-        tol: float = 1e-6,
-        max_iter: int = 10_000,
-        max_time: float | None = None,
-        on_interrupt: str = "raise",
-        verbose: Any = False,
-    ) -> None:
-        self.betas = betas
-        self.n_betas = n_betas
-        self.eps = eps
-        self.cv = cv
-        self.scoring = scoring
-        self.selection = selection
-        self.n_jobs = n_jobs
-        self.n_gates = n_gates
-        self.gates = gates
-        self.open_gate = open_gate
-        self.gate_weight = gate_weight
-        self.random_state = random_state
-        self.penalty = penalty
-        self.fit_intercept = fit_intercept
-        self.refit = refit
-        self.class_weight = class_weight
-        self.token_weights = token_weights
-        self.tokens = tokens
-        self.n_tokens = n_tokens
-        self.tol = tol
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.on_interrupt = on_interrupt
-        self.verbose = verbose

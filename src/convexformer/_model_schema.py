@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem import PENALTIES, Certificate, Offsets
-from ..problem.sequence import AttentionParts
-from ..solvers import Status, TracePoint
-from ._folds import choose
 from ._model_file import Array, Layout, Tensor
+from .problem import PENALTIES, Certificate, Offsets
+from .problem.sequence import AttentionParts
+from .solvers import STRATEGIES, Status, TracePoint
 
 AXES: dict[str, dict[str, str]] = {
     "Persistent": {"coef_": "outputs tokens channels", "intercept_": "outputs"},
@@ -89,7 +88,8 @@ def check_layout(kind: type, layout: Layout) -> None:
     """Raise unless a file holds what a model of class `kind` has, in sizes that agree."""
     description = layout.description
     expected = DESCRIPTION | ({"status"} if layout.version > 1 else set())
-    if set(description) - set(LABELS) != expected:
+    optional = {*LABELS, "strategy"} if layout.version > 1 else set(LABELS)
+    if set(description) - optional != expected:
         raise ValueError(f"it must describe {_listed(expected)}")
     axes = _axes(kind, layout.tensors)
     params = description["params"]
@@ -266,12 +266,18 @@ def read_status(name: Any) -> Status | None:
     return Status[name]
 
 
+def read_strategy(name: Any) -> str:
+    """What found the solution; empty where the file does not say."""
+    if name is None:
+        return ""
+    if not isinstance(name, str) or not set(name.split(" + ")) <= {*STRATEGIES, ""}:
+        raise ValueError("its strategy is unknown")
+    return name
+
+
 def check_agreement(model: Any) -> None:
     """Raise unless coefficients, certificate, scores and parameters of a model agree."""
-    with np.errstate(all="ignore"):
-        _check_penalty(model)
-        if hasattr(model, "scores_"):
-            _check_choice(model)
+    _check_penalty(model)
     status = getattr(model, "status_", None)
     if status is Status.CONVERGED and not model._certificate.relative_gap <= model.tol:
         raise ValueError("its status is CONVERGED, but its gap is above tol")
@@ -292,24 +298,6 @@ def _check_penalty(model: Any) -> None:
             f"the penalty of its coefficients, {certificate.beta * value:g}, exceeds the objective "
             f"of its certificate, {certificate.primal:g}"
         )
-
-
-def _check_choice(model: Any) -> None:
-    """The summary of the folds' scores is theirs, and the choice is on the path."""
-    choice = choose(model.scores_, model.selection)
-    for name, found in (
-        ("mean_scores_", choice.mean),
-        ("std_scores_", choice.std),
-        ("standard_errors_", choice.standard_error),
-    ):
-        if not np.allclose(getattr(model, name), found, rtol=1e-6, atol=1e-9, equal_nan=True):
-            raise ValueError(f"{name} disagree with scores_")
-    index, betas = model.best_index_, model.betas_
-    if not (index < len(betas) and np.all(np.diff(betas) < 0) and betas[-1] > 0):
-        raise ValueError("best_index_ or betas_ are damaged")
-    stored = (model.beta_fraction_, model.best_score_)
-    if not np.array_equal(stored, (betas[index], model.mean_scores_[index]), equal_nan=True):
-        raise ValueError("beta_fraction_ or best_score_ disagree with best_index_")
 
 
 # Parameters -----------------------------------------------------------------------------------
@@ -373,3 +361,35 @@ def _is_plain(value: Any, depth: int) -> bool:
 def labels_array(stored: dict[str, Any]) -> NDArray:
     """An array of labels that were checked."""
     return np.array(stored["values"], dtype=stored["dtype"])
+
+
+# From a model to its description -------------------------------------------------------------
+
+NOT_PLAIN = object()
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON data, or `NOT_PLAIN`."""
+    if hasattr(value, "tolist"):  # arrays and scalars of NumPy, tensors, columns of tables
+        value = value.tolist()
+    if isinstance(value, Offsets):
+        return {"offsets": [value.low, value.high, list(value.landmarks)]}
+    if isinstance(value, dict):  # class weights, whose keys need not be strings
+        pairs = [[plain(key), plain(item)] for key, item in value.items()]
+        return {"pairs": pairs}
+    if isinstance(value, (list, tuple)):
+        items = [plain(item) for item in value]
+        return NOT_PLAIN if any(item is NOT_PLAIN for item in items) else items
+    return value if value is None or isinstance(value, (bool, int, float, str)) else NOT_PLAIN
+
+
+def describe_labels(name: str, labels: NDArray) -> dict[str, Any]:
+    """Labels as JSON data."""
+    fixed = labels.dtype.kind in "biufU"
+    text = labels.dtype == object and all(isinstance(label, str) for label in labels)
+    if not (fixed or text):
+        raise ValueError(
+            f"{name} of dtype {labels.dtype} cannot be saved: only booleans, numbers and strings "
+            "can. Fit with labels of such a type."
+        )
+    return {"dtype": labels.dtype.str if fixed else "object", "values": labels.tolist()}

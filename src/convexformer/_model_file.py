@@ -10,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,6 +90,22 @@ def checksum(content: bytearray) -> bytes:
     digest.update(b"0" * DIGITS)
     digest.update(memoryview(content)[CHECKSUM.stop :])
     return digest.hexdigest().encode()
+
+
+def read_content(path: Path) -> bytearray:
+    """All bytes of a file; devices and pipes, which may never end, are refused."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OtherFileError("it is no regular file. Pass a file that save wrote.")
+        content = bytearray(status.st_size)
+        del content[file.readinto(content) :]  # where the file was cut meanwhile
+    return content
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def unpack(content: bytearray) -> Layout:
