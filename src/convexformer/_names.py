@@ -1,9 +1,12 @@
-"""Names of the tokens and channels of a model: its own, or read from its feature names."""
+"""Names of the tokens and channels of a model, and the order in which tokens enter a path."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 SEPARATORS = ".:_|/-"
 
@@ -39,3 +42,18 @@ def model_names(model: Any, n_tokens: int) -> tuple[list[str] | None, list[str] 
         [str(name) for name in getattr(model, "token_names_", ())] or tokens,
         [str(name) for name in getattr(model, "channel_names_", ())] or channels,
     )
+
+
+def entry_order(norms: NDArray[np.float64]) -> list[int]:
+    """Tokens in the order in which they enter along the rows of `norms`, the larger first in ties.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer._names import entry_order
+    >>> entry_order(np.array([[0.0, 0.0, 0.0], [0.0, 0.5, 0.7], [0.2, 0.9, 0.9]]))
+    [2, 1, 0]
+    """
+    first = (norms > 0).argmax(axis=0)  # row of entry
+    size = np.take_along_axis(norms, first[None], axis=0)[0]
+    return [int(k) for k in np.lexsort((-size, first)) if size[k] > 0]

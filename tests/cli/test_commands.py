@@ -9,11 +9,18 @@ import pandas as pd
 import pytest
 
 import convexformer as cf
-from convexformer.estimators._model_file import CHECKSUM, checksum
+import convexformer.solvers
+from convexformer._model_file import CHECKSUM, checksum
 
 
 def test_version(run):
     assert run("--version").stdout == f"convexformer {cf.__version__}\n"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_was_not_compiled_is_told(run, monkeypatch, compiled):
+    monkeypatch.setattr(cf.solvers, "COMPILED", compiled)
+    assert ("Not compiled" in run("--version").stdout) is not compiled
 
 
 @pytest.mark.parametrize("command", ["demo", "fit", "path", "explain"])

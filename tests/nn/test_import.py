@@ -33,11 +33,13 @@ def test_the_error_names_the_cure():
     assert 'pip install "convexformer[nn]"' in result.stderr.splitlines()[-1]
 
 
-def test_the_command_says_it_in_one_line():
-    code = "from convexformer.cli import app; app(['costs', '--tokens', '2', '--dim', '2', "
-    result = run(WITHOUT_TORCH + code + "'--heads', '1', '--outputs', '1'])")
+def test_the_command_says_it_in_one_line(tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("A text.\n")
+    code = f"from convexformer.cli import app; app(['extract', 'minilm', {str(texts)!r}, "
+    result = run(WITHOUT_TORCH + code + f"'--layer', '1', '--out', {str(tmp_path / 'out')!r}])")
     assert result.returncode == 2 and result.stdout == ""
-    assert result.stderr.startswith("error: convexformer.nn needs PyTorch")
+    assert result.stderr.startswith("error: ") and "PyTorch" in result.stderr
 
 
 def test_estimators_do_not_load_torch():

@@ -30,7 +30,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def path(data):
-    return attention_path(*data, n_betas=12)
+    return attention_path(ConvexAttentionRegressor(), *data, n_betas=12)
 
 
 def test_lines_are_the_norms_from_entry_on(path):
@@ -55,12 +55,23 @@ def test_order_of_entry_is_the_title(path):
 
 def test_tokens_have_their_own_names(data):
     X, y = data
-    offsets = attention_path(X, X[:, :, 0], tokens=Offsets(-2, 2), n_betas=3)
+    tied = ConvexAttentionRegressor(tokens=Offsets(-2, 2))
+    offsets = attention_path(tied, X, X[:, :, 0], n_betas=3)
     title = PathDisplay.from_path(offsets).ax_.get_title(loc="left")
     assert title == "0 is the only token to enter"
     table = pd.DataFrame(X[:, :, 0], columns=TOKENS)
-    assert PathDisplay.from_path(attention_path(table, y, n_betas=3)).token_names == TOKENS
-    assert PathDisplay.from_path(attention_path(X, y, n_betas=3)).token_names[-1] == "11"
+    assert (
+        PathDisplay.from_path(
+            attention_path(ConvexAttentionRegressor(), table, y, n_betas=3)
+        ).token_names
+        == TOKENS
+    )
+    assert (
+        PathDisplay.from_path(
+            attention_path(ConvexAttentionRegressor(), X, y, n_betas=3)
+        ).token_names[-1]
+        == "11"
+    )
 
 
 def test_a_model_is_no_path(data):
@@ -151,12 +162,14 @@ def test_gated_and_weighted_paths(data):
     X, y = data
     weights = np.linspace(0.5, 2.0, 12)
     gated = ConvexTransformerRegressor(n_gates=3, random_state=0, token_weights=weights)
-    path = attention_path(X, y, estimator=gated, n_betas=5, eps=0.1)
+    path = attention_path(gated, X, y, n_betas=5, eps=0.1)
     display = PathDisplay.from_path(path)
     np.testing.assert_allclose(display.token_norms, path.token_norms * weights)
     assert display.ax_.get_ylabel() == "weighted norm, summed over gates"
     assert display.entry_order()[0] == "4"
-    plain = PathDisplay.from_path(attention_path(X, y, n_betas=5, eps=0.1))
+    plain = PathDisplay.from_path(
+        attention_path(ConvexAttentionRegressor(), X, y, n_betas=5, eps=0.1)
+    )
     assert plain.ax_.get_ylabel() == "token norm"
 
 

@@ -98,10 +98,7 @@ class ArrayActivations:
             tokens=self.tokens(i),
             offsets=np.zeros((n, 2), dtype=np.int32),
             segments=self.segments(i),
-            inputs=None,
             values=V,
             heads=np.einsum("hts,she->the", A, V),
-            attention=None,
-            output=None,
             maps=A,
         )

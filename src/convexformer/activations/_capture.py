@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -198,20 +198,19 @@ class Listener:
             heard["output"] = next(part for part in parts if part.ndim == 3)  # maps may come first
             raise _Ended
 
-        with ExitStack() as hooks:
-            for handle in (
-                self.attention.register_forward_pre_hook(reads, with_kwargs=True),
-                self.projection.register_forward_hook(mixes),
-                *(
-                    m.register_forward_hook(attends)
-                    for m in self.attention.modules()
-                    if "maps" in keep
-                ),
-                *(module.register_forward_hook(writes) for module in also),
-                self.layer.register_forward_hook(ends),
-            ):
-                hooks.callback(handle.remove)
+        handles = [
+            self.attention.register_forward_pre_hook(reads, with_kwargs=True),
+            self.projection.register_forward_hook(mixes),
+            *(module.register_forward_hook(writes) for module in also),
+            self.layer.register_forward_hook(ends),
+        ]
+        if "maps" in keep:
+            handles += [m.register_forward_hook(attends) for m in self.attention.modules()]
+        try:
             yield heard
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 def _is_map(part: Any, n_heads: int) -> bool:
@@ -262,11 +261,7 @@ def _find_values(heard: Heard, n_heads: int) -> tuple[Any, Layout]:
     for module, layout in product((m for m in heard if not isinstance(m, str)), layouts):
         try:
             values = layout(heard[module], n_heads)
-        except (
-            RuntimeError,
-            IndexError,
-            ZeroDivisionError,
-        ):  # of sizes that this layout cannot have
+        except (RuntimeError, IndexError, ZeroDivisionError):  # sizes this layout cannot have
             continue
         if values.shape == heads.shape:
             mixed = (heard["maps"] @ values.transpose(1, 2)).transpose(1, 2)

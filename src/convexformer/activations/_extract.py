@@ -19,7 +19,6 @@ from ._store import (
     Activations,
     Recipe,
     open_shard,
-    remove_drafts,
     shard_name,
     write_json,
     write_shard,
@@ -224,9 +223,10 @@ def _prepare(folder: Path, recipe: Recipe, overwrite: bool) -> Path:
             )
         if differences:
             _empty(folder)
-    elif not all(path.match(f"{RECIPE}.*.part") for path in folder.iterdir()):  # drafts of it
+    elif not all(path.match(f"*{RECIPE}.*.part") for path in folder.iterdir()):  # drafts of it
         raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
-    remove_drafts(folder)
+    for draft in folder.glob("*.part"):  # half written by a process that was killed
+        draft.unlink()
     recipe.write(folder)
     return folder
 

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from .._files import write_whole
+
 FORMAT = "convexformer activations 1"
 RECIPE, INDEX, PROJECTION = "recipe.json", "index.json", "projection.safetensors"
 KINDS = ("inputs", "values", "heads", "attention", "output", "maps")
@@ -97,12 +99,12 @@ class TextActivations:
     tokens: list[str]
     offsets: NDArray[np.int32]
     segments: NDArray[np.int8]
-    inputs: Array | None
-    values: Array | None
-    heads: Array | None
-    attention: Array | None
-    output: Array | None
-    maps: Array | None
+    inputs: Array | None = None
+    values: Array | None = None
+    heads: Array | None = None
+    attention: Array | None = None
+    output: Array | None = None
+    maps: Array | None = None
 
 
 class Activations:
@@ -126,6 +128,14 @@ class Activations:
         "maps".
     """
 
+    model: str
+    layer: int
+    n_layers: int
+    n_heads: int
+    head_dim: int
+    dim: int
+    keep: tuple[str, ...]
+
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         if not (self.folder / RECIPE).is_file():
@@ -141,13 +151,8 @@ class Activations:
             raise _damaged(self.folder / INDEX, "it does not have a length of every text")
         if not all(type(length) is int and 0 <= length < 2**31 for length in lengths):
             raise _damaged(self.folder / INDEX, "lengths of texts are no whole numbers")
-        self.model, self.layer, self.n_layers = (
-            self.recipe.model, self.recipe.layer, self.recipe.n_layers,
-        )  # fmt: skip
-        self.n_heads, self.head_dim, self.dim = (
-            self.recipe.n_heads, self.recipe.head_dim, self.recipe.dim,
-        )  # fmt: skip
-        self.keep = self.recipe.keep
+        for name in ("model", "layer", "n_layers", "n_heads", "head_dim", "dim", "keep"):
+            setattr(self, name, getattr(self.recipe, name))
         self.lengths: NDArray[np.intp] = np.array(lengths, dtype=np.intp)
         self._opened: tuple[int, Any] | None = None
 
@@ -292,31 +297,11 @@ def write_shard(
     """Write a safetensors file whole or not at all, the same bytes every time."""
     # One key only: safetensors does not write several in a fixed order.
     metadata = None if tokens is None else {"tokens": json.dumps(tokens)}
-    draft = _draft(path)
     # safetensors takes memory as it lies, whatever the strides.
     ordered = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    draft.write_bytes(save(ordered, metadata=metadata))
-    _settle(draft, path)
+    write_whole(path, save(ordered, metadata=metadata))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
-    draft = _draft(path)
-    draft.write_text(json.dumps(content) + "\n")
-    _settle(draft, path)
-
-
-def remove_drafts(folder: Path) -> None:
-    """What a process that was killed left half written."""
-    for draft in folder.glob("*.part"):
-        draft.unlink()
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{os.getpid()}.part")
-
-
-def _settle(draft: Path, path: Path) -> None:
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())  # the name must not be there before the content is
-    draft.replace(path)
+    write_whole(path, f"{json.dumps(content)}\n".encode())

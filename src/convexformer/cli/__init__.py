@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from ._bench import bench
-from ._costs import costs
 from ._demo import demo
 from ._explain import explain
 from ._extract import extract
@@ -15,7 +13,6 @@ from ._fit import fit
 from ._path import path
 from ._predict import predict
 from ._probe import probe
-from ._reproduce import reproduce
 from ._terminal import Commands
 
 __all__ = ["app"]
@@ -32,9 +29,13 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from convexformer import __version__
+        from convexformer import __version__, solvers
 
         print(f"convexformer {__version__}")
+        if not solvers.COMPILED:
+            print(
+                "Not compiled when it was installed: with a C compiler small problems are quicker."
+            )
         raise typer.Exit
 
 
@@ -48,6 +49,5 @@ def main(
     """Attention trained to a certified global optimum."""
 
 
-for command in (demo, fit, path, predict, explain, extract, probe, costs, bench):
+for command in (demo, fit, path, predict, explain, extract, probe):
     app.command()(command)
-app.add_typer(reproduce, name="reproduce")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.text import Text
@@ -20,6 +20,10 @@ from rich.text import Text
 from .._files import write_whole
 from ._hints import in_options
 from ._terminal import DELETE, Terminal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import ProgressColumn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +56,7 @@ def err() -> Terminal:
 
 def fail(message: object) -> NoReturn:
     """Say what was wrong in one line on stderr and leave with exit code 2."""
-    _say("error", "bold red", one_line(message))
+    _remark("error", "bold red", one_line(message))
     raise typer.Exit(BAD_INPUT)
 
 
@@ -67,7 +71,18 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
-def _say(kind: str, style: str, line: str) -> None:
+def say(*parts: str | Text | tuple[str, str], style: str = "", whole: bool = False) -> None:
+    """Print parts of a text, some with a style of their own; as a `whole`, its lines stay lines."""
+    out().print(Text.assemble(*parts, style=style), soft_wrap=whole)
+
+
+def show(*things: RenderableType) -> None:
+    """Print tables and texts on stdout, one below the other."""
+    for thing in things:
+        out().print(thing)
+
+
+def _remark(kind: str, style: str, line: str) -> None:
     """A line on stderr, which says first what kind of line it is."""
     err().print(Text.assemble((f"{kind}: ", style), line), soft_wrap=True)
 
@@ -97,10 +112,10 @@ def friendly(command: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def tell(notes: Sequence[str]) -> None:
+def note(notes: Sequence[str]) -> None:
     """Print notes on stderr, a line each."""
-    for note in notes:
-        _say("note", STYLES["quiet"], note)
+    for words in notes:
+        _remark("note", STYLES["quiet"], words)
 
 
 def emit(result: dict[str, Any]) -> None:
@@ -143,23 +158,38 @@ class Report:
 
 
 @contextmanager
-def live(what: str, groups: str = "tokens") -> Iterator[Report]:
-    """A line on stderr with the gap and the elapsed time, while the body runs.
+def progress(what: str, *columns: str | ProgressColumn) -> Iterator[Callable[..., None]]:
+    """A line on stderr while the body runs, where that is a terminal; yields what updates it."""
+    from rich.progress import Progress
 
-    Yields a report to be called with every trace point. Where stderr is no
-    terminal, nothing is shown. Warnings of the library are printed afterwards, one line each.
-    """
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     console = err()
     hidden = not console.is_terminal
-    with (
-        warned(),
-        Progress(*columns, console=console, transient=True, disable=hidden) as progress,
-    ):
-        task = progress.add_task(what, total=None)
-        yield Report(what, groups, lambda line: progress.update(task, description=line))
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(what, total=None)
+        yield functools.partial(bar.update, task)
+
+
+@contextmanager
+def live(what: str, groups: str = "tokens") -> Iterator[Report]:
+    """A line with the gap and the elapsed time; yields a report for every trace point.
+
+    Warnings of the library are printed afterwards, one line each.
+    """
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with warned(), progress(what, *columns) as update:
+        yield Report(what, groups, lambda line: update(description=line))
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[..., None]]:
+    """A bar with the time left; yields what is to be told how many are done of how many."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with progress(what, *columns, TimeRemainingColumn()) as update:
+        yield lambda done, total, **more: update(completed=done, total=total, **more)
 
 
 @contextmanager
@@ -170,7 +200,7 @@ def warned() -> Iterator[None]:
         yield
     told = [w.message for w in caught if issubclass(w.category, UserWarning)]
     for message in dict.fromkeys(map(one_line, told)):
-        _say("warning", STYLES["warn"], message)
+        _remark("warning", STYLES["warn"], message)
 
 
 def check_output(path: Path, force: bool, inputs: Sequence[Path] = ()) -> Path:

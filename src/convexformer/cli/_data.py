@@ -45,14 +45,24 @@ class Samples:
     columns: list[str] = field(default_factory=list)  # of a table, in the order of X
     notes: list[str] = field(default_factory=list)  # what was used or left out without being asked
 
+    def name(self, model: Any) -> None:
+        """Keep names with a fitted model: columns for predict, tokens and channels for people."""
+        for attribute, names in (
+            ("feature_names_in_", self.columns),
+            ("token_names_", self.token_names),
+            ("channel_names_", self.channel_names),
+        ):
+            if names:
+                setattr(model, attribute, np.array(names, dtype=object))
+
     def __post_init__(self) -> None:
         if self.y.ndim == 0:
             raise InputError("the target is a single value; give one for every sample.")
         if self.y.ndim == 2 and self.y.shape[1] == 1:
             self.y = self.y[:, 0]
         if self.X.ndim == 3:
-            for axis, names in ((1, self.token_names), (2, self.channel_names)):
-                what = "token_names" if axis == 1 else "channel_names"
+            for axis, what in enumerate(_NAMES, start=1):
+                names = getattr(self, what)
                 if names and len(names) != self.X.shape[axis]:
                     raise InputError(
                         f"{what} has {len(names)} names for {self.X.shape[axis]} in X, whose shape "
@@ -287,16 +297,12 @@ def token_scales(samples: Samples) -> NDArray[np.float64] | None:
     if X.ndim != 3 or X.dtype.kind not in "biuf":
         return None
     real = np.ones(X.shape[:2], dtype=bool) if mask is None else np.asarray(mask) != 0
-    if real.shape != X.shape[:2]:
+    if real.shape != X.shape[:2] or not np.isfinite(X[real]).all():
         return None
-    count = np.maximum(real.sum(axis=0), 1)[:, None]
-    with np.errstate(invalid="ignore", over="ignore"):
-        centred = np.where(real[:, :, None], X, 0.0)
-        mean = centred.sum(axis=0) / count
-        centred = np.where(real[:, :, None], centred - mean, 0.0)
-        scales = np.sqrt((np.square(centred).sum(axis=0) / count).mean(axis=1))
-    if not np.all(np.isfinite(scales)):
-        return None
+    padding = np.broadcast_to(~real[:, :, None], X.shape)
+    with np.errstate(over="ignore"):
+        variances = np.ma.array(X, np.float64, mask=padding).var(axis=0)  # (n, d)
+    scales = np.sqrt(variances.mean(axis=1).filled(0.0))
     return np.where(scales > 0, scales, 1.0)
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Group
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
-from . import _options as opt
-from ._console import check_folder, emit, friendly, live, out
+from ._console import check_folder, emit, live, out, say
 from ._figures import headless, save
+from ._options import command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,48 +21,52 @@ if TYPE_CHECKING:
 
 DEFAULT = Path("demo")
 FILES = ("tokens.png", "path.png")
-WIDTH = 88  # of the panel, at most: longer lines are hard to read
+WIDTH = 88  # characters of the panel, at most: longer lines are hard to read
 MEANING = (
     "A network trained by gradient descent never knows whether it is done. This one does: however "
     "the equivalent attention network is trained, it cannot end below that bound."
 )
 
-Folder = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for the two figures.", show_default="demo"),
-]
 
+@command
+def demo(*, out: Path | None = None, json: bool = False, force: bool = False) -> None:
+    """Answer a real question: which positions decide whether HLA-A*02:01 binds a peptide?
 
-@friendly
-def demo(folder: Folder = None, json: opt.Json = False, force: opt.Force = False) -> None:
-    """Answer a real question: which positions decide whether HLA-A*02:01 binds a peptide?"""
+    Parameters
+    ----------
+    out : DIR; default demo
+        Folder for the two figures.
+    """
     # In its own folder the demo may replace its own figures; elsewhere they may be someone's.
-    own = folder is None
-    files = check_folder(DEFAULT if folder is None else folder, FILES, force or own)
+    files = check_folder(out or DEFAULT, FILES, force or out is None)
     with live("solving") as report:
         from convexformer.demo import draw, run_demo
 
         result = run_demo(report)
     headless()
-    for file, figure in zip(files, draw(result).values(), strict=True):
+    for file, figure in zip(files, draw(result), strict=True):
         save(figure, file)
     if json:
         emit(result.to_dict() | {"figures": files})
     else:
-        _tell(result, files)
+        _show(result, files)
 
 
-def _tell(result: DemoResult, files: list[Path]) -> None:
+def _show(result: DemoResult, files: list[Path]) -> None:
     from convexformer.demo import QUESTION
 
-    from ._words import certificate_words, token_table
+    from ._words import certificate_words, describe, token_table
 
-    data, full, console = result.data, result.full, out()
+    data, full = result.data, result.full
+    _, validated, tested = map(len, result.rows)
     body = Group(
-        Text(_story(result)),
+        f"{len(data.y):,} peptides of nine amino acids from the Immune Epitope Database; "
+        f"{data.y.sum():,} of them bind (IC50 ≤ 500 nM). A token is a position, P1 to P9. The "
+        f"penalty was chosen on {validated:,} peptides; the AUC is of {tested:,} others that no "
+        "model has seen.",
         "",
         _answer(result),
-        Padding(token_table(full.model, data.token_names), (1, 0, 1, 2)),
+        Padding(token_table(describe(full.model, data.token_names)), (1, 0, 1, 2)),
         Padding(_table(result), (0, 0, 1, 2)),
         certificate_words(full.model.certificate_, full.model.tol),
         "",
@@ -71,51 +74,42 @@ def _tell(result: DemoResult, files: list[Path]) -> None:
         "",
         Text.assemble("Figures: ", (" and ".join(str(file) for file in files), "bold")),
     )
-    title, width = Text(QUESTION, "bold"), min(WIDTH, console.width)
-    console.print(Panel(body, title=title, border_style="cyan", padding=(1, 2), width=width))
-    tried = f"  {result.seconds:.1f} s, {len(result.path.betas)} penalty strengths tried"
-    console.print(Text(tried, "dim"))
-
-
-def _story(result: DemoResult) -> str:
-    y, split = result.data.y, result.split
-    return (
-        f"{len(y):,} peptides of nine amino acids from the Immune Epitope Database; "
-        f"{int(y.sum()):,} of them bind (IC50 ≤ 500 nM). A token is a position, P1 to P9. The "
-        f"penalty was chosen on {len(split.validation):,} peptides; the AUC is of "
-        f"{len(split.test):,} others that no model has seen."
-    )
+    width = min(WIDTH, out().width)
+    title = Text(QUESTION, "bold")
+    out().print(Panel(body, title=title, border_style="cyan", padding=(1, 2), width=width))
+    tried = len(result.path.betas)
+    say(f"  {result.seconds:.1f} s, {tried} penalty strengths tried", style="dim")
 
 
 def _answer(result: DemoResult) -> Text:
     """The two largest tokens, and the amino acids that the model likes best there."""
     data, full = result.data, result.full
-    text = Text.assemble((f"{full.tokens[0]} and {full.tokens[1]}", "bold cyan"), " decide most: ")
-    for i, name in enumerate(full.tokens[:2]):
+    likes = []
+    for name in full.tokens[:2]:
         best = full.model.coef_[0, data.token_names.index(name)].argsort()[:-3:-1]
-        text.append("; " if i else "")
-        text.append(f"at {name} binders have {' or '.join(data.channel_names[j] for j in best)}")
-    return text.append(". Biologists know these positions as the anchors of the peptide.")
+        likes.append(f"at {name} binders have {' or '.join(data.channel_names[j] for j in best)}")
+    return Text.assemble(
+        (" and ".join(full.tokens[:2]), "bold cyan"),
+        f" decide most: {'; '.join(likes)}. Biologists know these positions as the anchors of the "
+        "peptide.",
+    )
 
 
 def _table(result: DemoResult) -> Table:
     from ._words import plain_table
 
+    every = f"all {len(result.data.token_names)}"
     table = plain_table("model", "tokens", "test AUC", "gap", right=("test AUC", "gap"))
-    rows = (
+    for name, fitted in (
         ("convex attention", result.full),
         ("with a stronger penalty", result.sparse),
         ("these alone, a weaker one", result.relaxed),
-    )
-    for name, fitted in rows:
-        every = len(fitted.tokens) == len(result.data.token_names)
-        tokens = f"all {len(fitted.tokens)}" if every else " ".join(fitted.tokens)
+    ):
+        tokens = (
+            every if len(fitted.tokens) == len(result.data.token_names) else " ".join(fitted.tokens)
+        )
         gap = f"{fitted.model.certificate_.relative_gap:.1e}"
         table.add_row(name, tokens, Text(f"{fitted.test_auc:.4f}", "bold"), gap)
-    table.add_row(
-        Text("logistic regression, tuned", "dim"),
-        Text(f"all {len(result.data.token_names)}", "dim"),
-        f"{result.logistic_auc:.4f}",
-        Text("none", "dim"),
-    )
+    cells = "logistic regression, tuned", every, f"{result.logistic_auc:.4f}", "none"
+    table.add_row(*cells, style="dim")
     return table

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.text import Text
 
-from . import _options as opt
-from ._console import InputError, check_output, emit, friendly, out
-from ._figures import FIGURES, headless, save
+from ._console import InputError, emit, say, show
+from ._figures import check_figure, headless, save
+from ._options import command
 from ._terminal import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Model = Annotated[Path, typer.Argument(help="A model saved by fit.", metavar="MODEL")]
-Names = Annotated[str | None, typer.Option(metavar="A,B,...", help="Names, separated by commas.")]
-FigureFile = Annotated[
-    Path | None, typer.Option(help="Draw the token map to this file: png, pdf or svg.")
-]
 
-
-@friendly
+@command
 def explain(
-    model: Model,
-    tokens: Names = None,
-    channels: Names = None,
-    figure: FigureFile = None,
-    force: opt.Force = False,
-    json: opt.Json = False,
+    model: Path,
+    *,
+    tokens: str | None = None,
+    channels: str | None = None,
+    figure: Path | None = None,
+    force: bool = False,
+    json: bool = False,
 ) -> None:
-    """Say which tokens a model uses, what it reads in them, and what was proved."""
+    """Say which tokens a model uses, what it reads in them, and what was proved.
+
+    Parameters
+    ----------
+    model
+        A model saved by fit.
+    tokens : A,B,...
+        Names, separated by commas.
+    channels : A,B,...
+        Names, separated by commas.
+    figure
+        Draw the token map to this file: png, pdf or svg.
+    """
     if figure is not None:
         check_figure(figure, force, [model])
     from .._names import model_names
@@ -51,21 +57,23 @@ def explain(
     result = {"model": model} | describe(fitted, token_names)
     result["reads"] = _reads(fitted, result, token_names, channel_names)
     if figure is not None:
-        _draw(fitted, token_names, channel_names, figure)
+        headless()
+        from convexformer.plotting import TokenMapDisplay
+
+        names: dict[str, Any] = {"tokens": token_names, "channels": channel_names}
+        save(TokenMapDisplay.from_estimator(fitted, **names).figure_, figure)
         result["figure"] = figure
     if json:
         emit(result)
         return
-    console = out()
-    console.print(Text.assemble((type(fitted).__name__, "bold"), f": {usage(result)} are used\n"))
+    say((type(fitted).__name__, "bold"), f": {usage(result)} are used\n")
     if result["tokens"]:
-        console.print(_table(result))
+        show(_table(result))
     if result["n_outputs"] == 1 and "classes" in result:
-        console.print(Text(f"\n+ speaks for {fitted.classes_[-1]}, - against it", "dim"))
-    console.print()
-    console.print(proof_words(fitted))
+        say(f"\n+ speaks for {fitted.classes_[-1]}, - against it", style="dim")
+    show("", proof_words(fitted))
     if figure is not None:
-        console.print(Text(f"Figure: {figure}", "dim"))
+        say(f"Figure: {figure}", style="dim")
 
 
 def _names(given: str | None, count: int, option: str) -> list[str] | None:
@@ -95,39 +103,29 @@ def _reads(
     for token in result["tokens"]:
         Z = coef[:, :, tokens.index(token)]  # (c, h, d)
         largest = np.argsort(-np.abs(Z), axis=None, kind="stable")[:3]
-        pairs = [np.unravel_index(i, Z.shape) for i in largest]
         reads[token] = [
             {"output": outputs[i], "channel": channels[j], "coefficient": float(Z[i, g, j])}
             | ({"gate": int(g)} if gated else {})
-            for i, g, j in pairs
+            for i, g, j in zip(*np.unravel_index(largest, Z.shape), strict=True)
             if Z[i, g, j] != 0
         ]
     return reads
 
 
-def _table(result: dict[str, Any], most: int = 20) -> Table:
+def _table(result: dict[str, Any]) -> Table:
     from rich.columns import Columns
 
-    from ._words import bar, plain_table
+    from ._words import token_table
 
-    norms = result["token_norms"]
-    shown = [
-        name
-        for name, count in (("output", result["n_outputs"]), ("channel", result["n_channels"]))
-        if count > 1
-    ]
+    shown = [what for what in ("output", "channel") if result[f"n_{what}s"] > 1]
+    always_open = result.get("always_open", [])
+
+    def terms(token: str) -> Columns:  # as many beside each other as there is room
+        words = [_term(term, shown, always_open) for term in result["reads"][token]]
+        return Columns(words, padding=(0, 2, 0, 0))
+
     reads = "reads mostly" if "channel" in shown else "coefficients"  # nothing to choose from
-    table = plain_table("token", "norm", "", reads, right=("norm",))
-    table.columns[-1].no_wrap = False  # where lines are short, this column alone gives way
-    for token in result["tokens"][:most]:
-        always_open = result.get("always_open", [])
-        terms = [_term(term, shown, always_open) for term in result["reads"][token]]
-        words = Columns(terms, padding=(0, 2, 0, 0))  # as many beside each other as there is room
-        length = bar(norms[token], max(norms.values()), 10)
-        table.add_row(Text(visible(token), "bold"), f"{norms[token]:#.3g}", length, words)
-    if len(norms) > most:
-        table.add_row(Text(f"and {len(norms) - most} more", "dim"))
-    return table
+    return token_table(result, 20, reads, terms)
 
 
 def _term(term: dict[str, Any], shown: list[str], always_open: list[int]) -> Text:
@@ -136,18 +134,3 @@ def _term(term: dict[str, Any], shown: list[str], always_open: list[int]) -> Tex
         where += f" (gate {term['gate']})"
     colour = "red" if term["coefficient"] > 0 else "blue"
     return Text.assemble(f"{where} ".lstrip(), (f"{term['coefficient']:+#.2g}", colour))
-
-
-def check_figure(path: Path, force: bool, inputs: list[Path]) -> None:
-    """Raise where the figure `path` cannot be drawn, or is one of the files that are read."""
-    if path.suffix.lower() not in FIGURES:
-        raise InputError(f"{path} is no figure we can draw; use one of {', '.join(FIGURES)}.")
-    check_output(path, force, inputs)
-
-
-def _draw(model: Any, tokens: list[str] | None, channels: list[str] | None, path: Path) -> None:
-    """Draw the token map of a fitted model to a file."""
-    headless()
-    from convexformer.plotting import TokenMapDisplay
-
-    save(TokenMapDisplay.from_estimator(model, tokens=tokens, channels=channels).figure_, path)

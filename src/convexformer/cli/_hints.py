@@ -10,37 +10,25 @@ CURE = (
     "gap with a larger --tol."
 )
 
+TIME = r"Raise max_time if you set it, or pass a number as refit \(.*?\)\."
+
 HINTS = (
-    (
-        r"max_time ran out before the gap reached the tolerance\. Raise max_time or tol\.",
-        "--max-time ran out before the gap reached the tolerance. Raise --max-time or --tol.",
-    ),
-    (
-        r"max_iter ran out before the gap reached the tolerance\. Raise max_iter or tol\.",
-        f"The most iterations were spent before the gap reached the tolerance. {CURE}",
-    ),
-    (
-        r"Centre or scale X \(TokenScaler\), raise beta, or raise tol\.",
-        CURE,
-    ),
+    (r"max_time ran out", "--max-time ran out"),
+    (r"Raise max_time or tol\.", "Raise --max-time or --tol."),
+    (r"max_iter ran out", "The most iterations were spent"),
+    (r"Raise max_iter or tol\.", CURE),
+    (r"Centre or scale X \(TokenScaler\), raise beta, or raise tol\.", CURE),
     (r"Extend betas, or pass a smaller eps\.", "Pass a smaller --eps."),
     (r"\bcv=(\d+) needs", r"--cv \1 needs"),
     (r"Use fewer folds, or a stratified splitter\.", "Use fewer folds with --cv."),
-    (
-        r"Raise max_time if you set it, or pass a number as refit \(.*?\)\.",
-        "Raise --max-time if you set it.",
-    ),
+    (TIME, "Raise --max-time if you set it."),
     (
         r"Use a stronger ridge, refit=\.\.\., or scale X \(TokenScaler\)\.",
         f"To mend that, {SCALE}.",
     ),
+    (r"put tokens on one scale \(TokenScaler, or token_weights\)", SCALE),
     (
-        r"put tokens on one scale \(TokenScaler, or token_weights\)",
-        SCALE,
-    ),
-    (
-        r"For class labels, use a classifier, such as ConvexAttentionClassifier; for "
-        r"attention_path, set task='classification'\.",
+        r"For class labels, use a classifier, such as ConvexAttentionClassifier\.",
         "For class labels, use --task classification.",
     ),
 )

@@ -4,91 +4,89 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.text import Text
 
-from . import _options as opt
 from ._console import (
     InputError,
     check_folder,
     check_output,
     emit,
-    friendly,
     live,
-    out,
-    tell,
+    note,
+    say,
+    show,
     to_json,
     write,
 )
 from ._figures import FIGURES, headless, save
+from ._options import Penalty, Task, command
 from ._terminal import visible
 
 if TYPE_CHECKING:
     from convexformer import AttentionPath
 
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        help="csv, json or figure (png, pdf, svg), by its ending; a folder gets all three."
-    ),
-]
-NBetas = Annotated[int, typer.Option(min=1, help="Number of betas.")]
-Eps = Annotated[float, typer.Option(help="Smallest beta as a fraction of beta_max.")]
 
-
-@friendly
+@command
 def path(
-    data: opt.Data,
-    target: opt.Target,
-    out: Out = None,
-    task: opt.TaskOption = opt.Task.auto,
-    n_tokens: opt.NTokens = None,
-    group_by_prefix: opt.GroupByPrefix = None,
-    drop: opt.Drop = None,
-    n_betas: NBetas = 40,
-    eps: Eps = 1e-3,
-    scale: opt.Scale = False,
-    penalty: opt.PenaltyOption = opt.Penalty.token_output,
-    tol: opt.Tol = 1e-6,
-    max_time: opt.MaxTime = None,
-    force: opt.Force = False,
-    json: opt.Json = False,
+    data: Path,
+    *,
+    target: str,
+    out: Path | None = None,
+    task: Task = "auto",
+    n_tokens: int | None = None,
+    group_by_prefix: str | None = None,
+    drop: list[str] | None = None,
+    n_betas: int = 40,
+    eps: float = 1e-3,
+    scale: bool = False,
+    penalty: Penalty = "token-output",
+    tol: float = 1e-6,
+    max_time: float | None = None,
+    force: bool = False,
+    json: bool = False,
 ) -> None:
-    """Fit models for many betas and show in which order tokens enter."""
+    """Fit models for many betas and show in which order tokens enter.
+
+    Parameters
+    ----------
+    out
+        csv, json or figure (png, pdf, svg), by its ending; a folder gets all three.
+    n_betas : at least 1
+        Number of betas.
+    eps
+        Smallest beta as a fraction of beta_max.
+    """
     from convexformer import attention_path
 
     from ._data import choose_task, read_samples, scaled_weights, source_files
+    from ._fit import _estimator
 
     samples = read_samples(
         data, target, n_tokens=n_tokens, group_by_prefix=group_by_prefix, drop=drop or ()
     )
-    kind = choose_task(samples.y, task.value, target)
+    kind = choose_task(samples.y, task, target)
     files = [] if out is None else _outputs(out, force, source_files(data, target))
     weights = scaled_weights(samples, scale)
     if not json:
-        tell(samples.notes)
+        note(samples.notes)
     start = time.perf_counter()
     with live("following the path") as report:
+        options = {"penalty": penalty, "token_weights": weights, "tol": tol, "verbose": report}
         solved = attention_path(
+            _estimator(kind, options | {"max_time": max_time}),
             samples.X,
             samples.y,
-            task=kind,
             n_betas=n_betas,
             eps=eps,
             sample_weight=samples.sample_weight,
             mask=samples.mask,
-            penalty=penalty.value,
-            token_weights=weights,
-            tol=tol,
-            max_time=max_time,
-            verbose=report,
         )
     names = samples.token_names or [str(k) for k in range(solved.token_norms.shape[1])]
     result = _result(solved, names, kind, tol)
     result |= {"seconds": time.perf_counter() - start, "notes": samples.notes, "files": files}
-    _write(files, solved, names, result)
+    _write(files, solved, result)
     if json:
         emit(result)
     else:
@@ -106,18 +104,15 @@ def _outputs(given: Path, force: bool, inputs: list[Path]) -> list[Path]:
 
 
 def _result(solved: AttentionPath, names: list[str], kind: str, tol: float) -> dict[str, Any]:
-    import numpy as np
+    from .._names import entry_order
 
-    norms_by_beta = solved.weighted_norms  # (B, n), as of tokens on one scale
-    used = norms_by_beta > 0
-    entered = np.flatnonzero(used.any(axis=0))
-    first = used.argmax(axis=0)
-    order = sorted(entered, key=lambda k: (first[k], -norms_by_beta[first[k], k]))
+    norms = solved.weighted_norms  # (B, n), as of tokens on one scale
+    models = zip(solved.betas, solved.n_tokens_used, solved.certificates, norms, strict=True)
     return {
         "task": kind,
         "beta_max": solved.beta_max,
         "relative_gap": solved.worst_gap,
-        "entry_order": [names[k] for k in order],
+        "entry_order": [names[k] for k in entry_order(norms)],
         "tokens": names,
         "models": [
             {
@@ -126,22 +121,14 @@ def _result(solved: AttentionPath, names: list[str], kind: str, tol: float) -> d
                 "relative_gap": certificate.relative_gap,
                 "converged": certificate.relative_gap <= tol,
                 "objective": certificate.primal,
-                "token_norms": norms,
+                "token_norms": token_norms,
             }
-            for beta, count, certificate, norms in zip(
-                solved.betas,
-                solved.n_tokens_used,
-                solved.certificates,
-                norms_by_beta,
-                strict=True,
-            )
+            for beta, count, certificate, token_norms in models
         ],
     }
 
 
-def _write(
-    files: list[Path], solved: AttentionPath, names: list[str], result: dict[str, Any]
-) -> None:
+def _write(files: list[Path], solved: AttentionPath, result: dict[str, Any]) -> None:
     for file in files:
         kind = file.suffix.lower()
         if kind == ".json":
@@ -152,62 +139,54 @@ def _write(
             headless()
             from convexformer.plotting import PathDisplay
 
-            save(PathDisplay.from_path(solved, tokens=names).figure_, file)
+            save(PathDisplay.from_path(solved, tokens=result["tokens"]).figure_, file)
 
 
 def _csv(result: dict[str, Any]) -> str:
     """One row per beta: beta, tokens used, gap, objective, and the norm of every token."""
     import pandas as pd
 
-    rows = [
-        {key: value for key, value in model.items() if key != "token_norms"}
-        | dict(zip(result["tokens"], model["token_norms"], strict=True))
-        for model in result["models"]
-    ]
-    return str(pd.DataFrame(rows).to_csv(index=False))
+    frame = pd.DataFrame(result["models"])
+    norms = pd.DataFrame(frame.pop("token_norms").tolist(), columns=result["tokens"])
+    return str(pd.concat([frame, norms], axis=1).to_csv(index=False))
 
 
 def _show(result: dict[str, Any], most: int = 12) -> None:
     from ._words import plain_table
 
-    console, models = out(), result["models"]
-    table = plain_table(
-        "beta / beta_max", "tokens used", "relative gap", "largest", right=("tokens used",)
-    )
+    models, right = result["models"], ("tokens used",)
+    table = plain_table("beta / beta_max", "tokens used", "relative gap", "largest", right=right)
     step = max(1, -(-len(models) // most))
     for model in models[::-step][::-1]:
         norms = model["token_norms"]
         largest = [result["tokens"][k] for k in (-norms).argsort(kind="stable")[:5] if norms[k] > 0]
-        table.add_row(
+        numbers = (
             f"{model['beta']:.3g}",
             str(model["n_tokens_used"]),
             f"{model['relative_gap']:.1e}",
-            Text(visible(" ".join(largest)), "bold"),
         )
-    console.print(table)
+        table.add_row(*numbers, Text(visible(" ".join(largest)), "bold"))
+    show(table)
     order = result["entry_order"]
     more = f" and {len(order) - most} more" if len(order) > most else ""
     lead = "\nTokens enter in the order " if order else "\nNo token enters."
-    console.print(Text.assemble(lead, (visible(" ".join(order[:most])), "bold"), more))
-    console.print(_verdict(result))
+    say(lead, (visible(" ".join(order[:most])), "bold"), more)
+    _show_verdict(result)
     for file in result["files"]:
-        console.print(Text(f"Wrote {file}", "dim"))
+        say(f"Wrote {file}", style="dim")
 
 
-def _verdict(result: dict[str, Any]) -> Text:
+def _show_verdict(result: dict[str, Any]) -> None:
     """How many models are optimal to the tolerance, and how far the worst may be from it."""
-    models = result["models"]
-    reached = [model for model in models if model["converged"]]
-    spent = f" in {result['seconds']:.2f} s: relative duality gap at most "
+    models, worst = result["models"], f"{result['relative_gap']:.1e}"
+    reached = [model["relative_gap"] for model in models if model["converged"]]
+    spent, gap = f" in {result['seconds']:.2f} s", ": relative duality gap at most "
     if len(reached) == len(models):
-        head, style = f"{len(models)} certified model{'s' * (len(models) > 1)}", "bold green"
-        return Text.assemble((head, style), f"{spent}{result['relative_gap']:.1e}.")
-    head, style = f"{len(reached)} of {len(models)} models reached the tolerance", "bold yellow"
-    return Text.assemble(
-        (head, style),
-        f"{spent}{max((m['relative_gap'] for m in reached), default=float('nan')):.1e}"
-        if reached
-        else f" in {result['seconds']:.2f} s",
-        f". The other {len(models) - len(reached)} did not converge: their gaps go up to "
-        f"{result['relative_gap']:.1e}.",
+        head = f"{len(models)} certified model{'s' * (len(models) > 1)}"
+        say((head, "bold green"), f"{spent}{gap}{worst}.")
+        return
+    say(
+        (f"{len(reached)} of {len(models)} models reached the tolerance", "bold yellow"),
+        spent + (f"{gap}{max(reached):.1e}" if reached else ""),
+        f". The other {len(models) - len(reached)} did not converge: their gaps go up to {worst}.",
     )

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.text import Text
-
-from . import _options as opt
-from ._console import InputError, check_output, emit, friendly, out, write
-
-Model = Annotated[Path, typer.Argument(help="A model saved by fit.", metavar="MODEL")]
-Data = Annotated[
-    Path,
-    typer.Argument(help="npz (array X, and mask if there), npy, csv, tsv or parquet."),
-]
-Out = Annotated[Path, typer.Option(help="csv to write the predictions to, a row per sample.")]
+from ._console import InputError, check_output, emit, say, write
+from ._options import command
 
 
-@friendly
-def predict(
-    model: Model, data: Data, out: Out, force: opt.Force = False, json: opt.Json = False
-) -> None:
-    """Predict with a saved model."""
+@command
+def predict(model: Path, data: Path, *, out: Path, force: bool = False, json: bool = False) -> None:
+    """Predict with a saved model.
+
+    Parameters
+    ----------
+    model
+        A model saved by fit.
+    data
+        npz (array X, and mask if there), npy, csv, tsv or parquet.
+    out
+        csv to write the predictions to, a row per sample.
+    """
     import pandas as pd
 
     from ._data import read_inputs
     from ._files import read_model
+    from ._words import plural
 
     if out.suffix.lower() != ".csv":
         raise InputError(f"predictions are a table of commas; name it .csv, not {out.name}.")
@@ -49,7 +48,7 @@ def predict(
     if json:
         emit({"model": model, "n_samples": len(X), "columns": list(columns), "file": out})
     else:
-        _show(len(X), out)
+        say(f"{plural(len(X), 'prediction')} written to {out}")
 
 
 def _named(what: str, values: Any, names: Any) -> dict[str, Any]:
@@ -58,9 +57,3 @@ def _named(what: str, values: Any, names: Any) -> dict[str, Any]:
         return {what: values}
     names = range(values.shape[1]) if names is None else names
     return {f"{what} {name}": column for name, column in zip(names, values.T, strict=True)}
-
-
-def _show(count: int, file: Path) -> None:
-    from ._words import plural
-
-    out().print(Text(f"{plural(count, 'prediction')} written to {file}"))

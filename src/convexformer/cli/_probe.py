@@ -5,19 +5,18 @@ from __future__ import annotations
 import json as jsons
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
 
-from . import _options as opt
-from ._console import InputError, check_place, emit, err, friendly, out, warned
-from ._explain import check_figure
-from ._extract import MaxLength, Truncate, run_extraction, running
-from ._figures import headless, save
+from ._console import InputError, check_place, counted, emit, say, show, warned
+from ._extract import run_extraction, running
+from ._figures import check_figure, headless, save
+from ._options import command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,52 +24,44 @@ if TYPE_CHECKING:
     from convexformer.probes import HeadProbe, LayerProbe
 
 KEEP = ("values", "heads", "maps")
-OF_MODELS = ("texts", "layer", "folder", "max_length", "truncate")
-OPTIONS = {"texts": "TEXTS", "folder": "--out"}  # by their names in code, where these differ
-
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="As for extract; or a folder that extract wrote, or a file that --json made.",
-    ),
-]
-Texts = Annotated[
-    Path | None,
-    typer.Argument(metavar="TEXTS", help="A text per line, or pairs separated by a tab."),
-]
-Layer = Annotated[int | None, typer.Option(help="Layer to probe, counted from 0.")]
-Folder = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Keep the activations here, to probe again."),
-]
-Window = Annotated[int, typer.Option(min=1, help="Offsets from -WINDOW to WINDOW.")]
-MaxTexts = Annotated[int, typer.Option(min=20, help="Most texts to use.")]
-Seed = Annotated[int, typer.Option(min=0, help="Draws which texts train, choose and test.")]
-FigureFile = Annotated[Path | None, typer.Option(help="Draw to this file: png, pdf or svg.")]
+OF_MODELS = ("texts", "layer", "out", "max_length", "truncate")
 
 
-@friendly
+@command
 def probe(
     context: typer.Context,
-    model: Source,
-    texts: Texts = None,
-    layer: Layer = None,
-    folder: Folder = None,
-    window: Window = 8,
-    max_texts: MaxTexts = 2000,
-    seed: Seed = 0,
-    max_length: MaxLength = None,
-    truncate: Truncate = False,
-    tol: opt.Tol = 1e-6,
-    figure: FigureFile = None,
-    force: opt.Force = False,
-    json: opt.Json = False,
+    model: str,
+    texts: Path | None = None,
+    *,
+    layer: int | None = None,
+    out: Path | None = None,
+    window: int = 8,
+    max_texts: int = 2000,
+    seed: int = 0,
+    max_length: int | None = None,
+    truncate: bool = False,
+    tol: float = 1e-6,
+    figure: Path | None = None,
+    force: bool = False,
+    json: bool = False,
 ) -> None:
     """Say how much of what every head of a layer writes is static mixing, and where it looks.
 
     Static: the same at every target, whatever the tokens say. Mixing is fitted to its certified
     optimum, and tested on texts that the fit has not seen.
+
+    Parameters
+    ----------
+    model
+        As for extract; or a folder that extract wrote, or a file that --json made.
+    out : DIR
+        Keep the activations here, to probe again.
+    window : at least 1
+        Offsets from -WINDOW to WINDOW.
+    max_texts : at least 20
+        Most texts to use.
+    seed : at least 0
+        Draws which texts train, choose and test.
     """
     if figure is not None:
         check_figure(figure, force, [Path(model), *([] if texts is None else [texts])])
@@ -91,8 +82,8 @@ def probe(
         options: dict[str, Any] = {"max_length": max_length, "truncate": truncate}
         options |= {"overwrite": force, "keep": KEEP}
         read = _texts(texts, max_texts, seed)
-        with _folder(folder) as place:
-            with running(folder) as report:
+        with _folder(out) as place:
+            with running(out) as report:
                 run_extraction(model, read, layer, place, report=report, **options)
             result = _run(place, settings)
     if figure is not None:
@@ -105,7 +96,7 @@ def probe(
     else:
         _show(result, drawn)
         if figure is not None:
-            out().print(Text(f"Figure: {figure}", "dim"), soft_wrap=True)
+            say(f"Figure: {figure}", style="dim", whole=True)
 
 
 def _refuse(context: typer.Context, why: str, names: Iterable[str]) -> None:
@@ -113,8 +104,8 @@ def _refuse(context: typer.Context, why: str, names: Iterable[str]) -> None:
     sources = {name: context.get_parameter_source(name) for name in names}
     given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if given:
-        words = " and ".join(OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in given)
-        raise InputError(f"{why}: leave {words} out.")
+        options = ["TEXTS" if name == "texts" else f"--{name.replace('_', '-')}" for name in given]
+        raise InputError(f"{why}: leave {' and '.join(options)} out.")
 
 
 def _read(file: Path) -> LayerProbe:
@@ -154,68 +145,38 @@ def _texts(file: Path, most: int, seed: int) -> dict[int, Any]:
 def _run(folder: Path, settings: dict[str, Any]) -> LayerProbe:
     from convexformer.probes import probe
 
-    with warned(), _heads() as report:
+    with warned(), counted("heads") as report:
         return probe(folder, report=report, **settings)
 
 
-@contextmanager
-def _heads() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("heads"), TimeRemainingColumn())
-    console = err()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 def _show(result: LayerProbe, drawn: bool) -> None:
-    console = out()
     trained, chosen, tested = result.n_texts
-    console.print(
-        Text.assemble(
-            (f"Layer {result.layer} of {result.n_layers}", "bold"),
-            f" of {result.model}, looking {'back' if result.causal else 'both ways'}: trained on "
-            f"{trained} texts, chosen on {chosen}, tested on {tested} "
-            f"({result.n_targets[2]} targets)\n",
-        )
+    ways, targets = "back" if result.causal else "both ways", result.n_targets[2]
+    say(
+        (f"Layer {result.layer} of {result.n_layers}", "bold"),
+        f" of {result.model}, looking {ways}: trained on "
+        f"{trained} texts, chosen on {chosen}, tested on {tested} ({targets} targets)\n",
     )
-    console.print(_table(result.heads))
-    console.print(
-        Text(
-            "\nshare: of the variance of what a head writes, explained on unseen text by certified "
-            "static mixing; by weights: by one weight per place alone; own: by the model's own "
-            "mean attention, frozen. reads: the places that contribute most, and the deviation of "
-            "what they contribute over that of what the head writes.",
-            "dim",
-        )
+    show(_table(result.heads))
+    say(
+        "\nshare: of the variance of what a head writes, explained on unseen text by certified "
+        "static mixing; by weights: by one weight per place alone; own: by the model's own "
+        "mean attention, frozen. reads: the places that contribute most, and the deviation of "
+        "what they contribute over that of what the head writes.",
+        style="dim",
     )
-    console.print(_verdict(result))
-    if not drawn:
-        console.print(Text(f"Took {result.seconds:.1f} s.", "dim"))
-
-
-def _verdict(result: LayerProbe) -> Text:
-    reached = result.worst_gap <= result.tol
-    head, style = "Certified optimum for every head", "bold green"
-    if not reached:
-        head, style = f"Not every head reached the gap of {result.tol:g}", "bold yellow"
-    return Text.assemble(
-        (head, style),
+    head = ("Certified optimum for every head", "bold green")
+    if not result.worst_gap <= result.tol:
+        head = (f"Not every head reached the gap of {result.tol:g}", "bold yellow")
+    say(
+        head,
         ": relative duality gap at most ",
         (f"{result.worst_gap:.1e}", "bold"),
         ". The offset that mixing weighs most is that of the model's own mean attention in "
         f"{result.agreement} of {len(result.varying)} heads.",
     )
+    if not drawn:
+        say(f"Took {result.seconds:.1f} s.", style="dim")
 
 
 def _table(heads: list[HeadProbe]) -> Table:

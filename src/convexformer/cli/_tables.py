@@ -103,21 +103,19 @@ def check_numeric(features: Any, cure: str) -> None:
     """Raise where a column holds anything but finite numbers; `cure` follows "encode or impute"."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-    wrong = [
-        c for c in features if not (is_numeric_dtype(features[c]) or is_bool_dtype(features[c]))
-    ]
+    def numeric(column: Any) -> bool:
+        return is_numeric_dtype(column) or is_bool_dtype(column)
+
+    wrong = [name for name in features if not numeric(features[name])]
     if wrong:
         raise InputError(
             f"not numeric: {some(wrong)} ({_first_text(features[wrong[0]])}); encode such columns "
             f"as numbers, {cure}"
         )
-    bad = [
-        c
-        for c in features
-        if not np.isfinite(features[c].to_numpy(np.float64, na_value=np.nan)).all()
-    ]
-    if bad:
-        raise InputError(f"NaN (empty) or infinite values in {some(bad)}; impute them, {cure}")
+    finite = np.isfinite(features.to_numpy(np.float64, na_value=np.nan)).all(axis=0)
+    if not finite.all():
+        bad = some([str(name) for name in features.columns[~finite]])
+        raise InputError(f"NaN (empty) or infinite values in {bad}; impute them, {cure}")
 
 
 def _first_text(column: Any) -> str:
@@ -150,7 +148,7 @@ def grouping(
     columns: Sequence[str], separator: str
 ) -> tuple[list[list[int]], list[str], list[str]]:
     """Columns ``token<sep>channel`` by token and channel, in order of first appearance."""
-    tokens: dict[str, dict[str, int]] = {}
+    places: dict[str, dict[str, int]] = {}  # of columns, by token and channel
     for j, column in enumerate(columns):
         token, found, channel = column.partition(separator)
         if not found:
@@ -158,16 +156,20 @@ def grouping(
                 f"column {column!r} has no {separator!r} to divide token from channel; leave it "
                 "out with --drop NAME or name another separator."
             )
-        tokens.setdefault(token, {})[channel] = j
-    first, channels = next(iter(tokens.items()))
-    for token, found_channels in tokens.items():
-        if found_channels.keys() != channels.keys():
+        places.setdefault(token, {})[channel] = j
+    first, *others = places
+    for token in others:
+        if places[token].keys() != places[first].keys():
             raise InputError(
-                f"all tokens need the same channels, but {first!r} has {some(list(channels))} "
-                f"and {token!r} has {some(list(found_channels))}."
+                f"all tokens need the same channels, but {first!r} has {some([*places[first]])} "
+                f"and {token!r} has {some([*places[token]])}."
             )
-    index = [[token[channel] for channel in channels] for token in tokens.values()]
-    return index, list(tokens), list(channels)
+    channels = list(places[first])
+    return (
+        [[place[channel] for channel in channels] for place in places.values()],
+        [*places],
+        channels,
+    )
 
 
 def some(names: Sequence[str], most: int = 12) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -13,6 +13,7 @@ from ._terminal import visible
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from rich.console import RenderableType
 
 BAR_WIDTH = 24
 
@@ -20,9 +21,7 @@ BAR_WIDTH = 24
 def certificate_words(certificate: Any, tol: float | None = None) -> Text:
     """What a certificate proves, in a sentence; `tol` tells whether it is what was asked for."""
     reached = tol is None or certificate.relative_gap <= tol
-    head = Text("Certified optimum" if reached else "Not yet optimal", "bold green")
-    if not reached:
-        head.stylize("bold yellow")
+    head = ("Certified optimum", "bold green") if reached else ("Not yet optimal", "bold yellow")
     return Text.assemble(
         head,
         f". The objective is {certificate.primal:.6g}, and the dual bound proves that no model of "
@@ -68,36 +67,24 @@ def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
-def total_norms(model: Any) -> NDArray[np.float64]:
-    """Weighted norm of every token over outputs and channels, ``(n,)``; of gates, the sum."""
-    import numpy as np
-
-    if model.coef_.ndim == 4:
-        norms = np.linalg.norm(model.coef_, axis=3).sum(axis=(0, 1))
-    else:
-        norms = np.linalg.norm(model.coef_, axis=(0, 2))
-    # Weights put tokens on one scale (--scale): only weighted norms can be compared.
-    return norms if model.token_weights is None else norms * np.asarray(model.token_weights)
-
-
 def plural(count: int, noun: str) -> str:
     """``"1 token"``, ``"2 tokens"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def ranked(norms: NDArray[np.float64]) -> list[int]:
-    """Tokens in use, largest norm first."""
-    import numpy as np
-
-    return [int(k) for k in np.argsort(-norms, kind="stable") if norms[k] > 0]
 
 
 def describe(model: Any, tokens: Sequence[str] | None) -> dict[str, Any]:
     """What a fitted model is and proves, for JSON."""
     import numpy as np
 
+    def ranked(norms: NDArray[np.float64]) -> list[int]:
+        """Those in use, largest norm first."""
+        return [int(k) for k in np.argsort(-norms, kind="stable") if norms[k] > 0]
+
     names = list(tokens) if tokens is not None else [str(k) for k in range(model.n_tokens_)]
-    norms = total_norms(model)
+    norms = np.linalg.norm(model.coef_, axis=-1)  # (c, n), or (c, h, n)
+    norms = norms.sum(axis=(0, 1)) if norms.ndim == 3 else np.linalg.norm(norms, axis=0)
+    if model.token_weights is not None:  # (--scale): only weighted norms can be compared
+        norms = norms * np.asarray(model.token_weights)
     order = ranked(norms)
     refitted = hasattr(model, "selection_certificate_")
     certificate = model.selection_certificate_ if refitted else model.certificate_
@@ -138,16 +125,22 @@ def usage(described: dict[str, Any]) -> str:
     return words + (" (the one that is always open)" if only_open else "")
 
 
-def token_table(model: Any, tokens: Sequence[str] | None, most: int = 12) -> Table:
-    """Tokens in use by norm, with bars; what is beyond `most` rows is counted."""
-    norms = total_norms(model)
-    order = ranked(norms)
-    table = plain_table("token", "norm", "", right=("norm",))
-    for k in order[:most]:
-        name = tokens[k] if tokens is not None else str(k)
-        table.add_row(
-            Text(visible(name), "bold"), f"{norms[k]:#.3g}", bar(norms[k], norms[order[0]])
-        )
-    if len(order) > most:
-        table.add_row(Text(f"and {len(order) - most} more", "dim"), "", "")
+def token_table(
+    described: dict[str, Any],
+    most: int = 12,
+    more: str | None = None,
+    tell: Callable[[str], RenderableType] = Text,
+) -> Table:
+    """Tokens in use by norm, with bars; what is beyond `most` rows is counted.
+
+    With a column `more`, `tell` says what stands there beside a token.
+    """
+    norms, others = described["token_norms"], [] if more is None else [more]
+    table = plain_table("token", "norm", "", *others, right=("norm",))
+    for token in described["tokens"][:most]:
+        length = bar(norms[token], max(norms.values()), 10 if others else BAR_WIDTH)
+        beside = [tell(token) for _ in others]
+        table.add_row(Text(visible(token), "bold"), f"{norms[token]:#.3g}", length, *beside)
+    if len(norms) > most:
+        table.add_row(Text(f"and {len(norms) - most} more", "dim"))
     return table

@@ -1,9 +1,7 @@
 """What every dataset is made of: tokens, classes, and names for everything."""
 
-import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,21 +106,3 @@ def one_hot(
         rows[ord(letter), [column[member] for member in members]] = 1 / len(members)
     codes = np.array([list(map(ord, sequence)) for sequence in sequences])  # (N, n)
     return rows[codes]  # (N, n, d)
-
-
-def read_table(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the two columns of a shipped ``.csv.gz`` file, without its header."""
-    _, *lines = _unpack(name)
-    first, second = zip(*(line.split(",") for line in lines), strict=True)
-    return first, second
-
-
-def read_numbers(name: str) -> NDArray[np.int64]:
-    """Return a shipped ``.csv.gz`` file of whole numbers, without its header."""
-    _, *lines = _unpack(name)
-    return np.loadtxt(lines, delimiter=",", dtype=np.int64)
-
-
-def _unpack(name: str) -> list[str]:
-    packed = files("convexformer.datasets").joinpath("data", name).read_bytes()
-    return gzip.decompress(packed).decode("ascii").splitlines()

@@ -6,8 +6,6 @@ solves. :class:`ConvexLayer` is such a program itself, and so is :class:`GatedLa
 inputs. A stack of them, :class:`GatedTransformer`, is not.
 """
 
-import os
-
 try:
     import torch  # noqa: F401
 except ImportError as error:
@@ -18,12 +16,11 @@ except ImportError as error:
 from ._attention import SoftmaxAttention, TransformerBlock
 from ._gated import ConvexLayer, GatedFCN
 from ._losses import total_loss
-from ._network import Network, read_network
+from ._network import Network, load_network
 from ._simplex import SequenceAttention, SimplexAttention, project_simplex
 from .layers import GatedLayer
 from .proximal_adam import ProximalAdam, prox_group_norm
 from .recover import network_of, to_network, to_network_from_parts, to_sequence_network
-from .starts import Runs, train_starts
 from .training import Plan, Trainer
 from .transformer import GatedTransformer, GatedTransformerConfig
 
@@ -36,7 +33,6 @@ __all__ = [
     "Network",
     "Plan",
     "ProximalAdam",
-    "Runs",
     "SequenceAttention",
     "SimplexAttention",
     "SoftmaxAttention",
@@ -50,39 +46,4 @@ __all__ = [
     "to_network_from_parts",
     "to_sequence_network",
     "total_loss",
-    "train_starts",
 ]
-
-_NETWORKS: dict[str, type[Network]] = {
-    kind.__name__: kind
-    for kind in (
-        ConvexLayer,
-        GatedFCN,
-        GatedLayer,
-        GatedTransformer,
-        SequenceAttention,
-        SimplexAttention,
-        SoftmaxAttention,
-        TransformerBlock,
-    )
-}
-
-
-def load_network(path: str | os.PathLike[str]) -> Network:
-    """Read a network that its ``save`` wrote.
-
-    Parameters
-    ----------
-    path : path-like
-        A safetensors file.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> from convexformer.nn import SoftmaxAttention, load_network
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     SoftmaxAttention(3, 2).save(os.path.join(folder, "network.safetensors"))
-    ...     load_network(os.path.join(folder, "network.safetensors"))
-    SoftmaxAttention()
-    """
-    return read_network(path, _NETWORKS)

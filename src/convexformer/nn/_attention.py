@@ -55,14 +55,6 @@ class SoftmaxAttention(Network):
         super().__init__()
         check_choice("readout", readout, READOUTS)
         k = dim if head_dim is None else head_dim
-        self.config = {
-            "dim": dim,
-            "n_outputs": n_outputs,
-            "n_heads": n_heads,
-            "head_dim": k,
-            "scaled": scaled,
-            "readout": readout,
-        }
 
         def draw(rows: int, columns: int) -> nn.Parameter:
             return nn.Parameter(torch.randn(n_heads, rows, columns, dtype=dtype) / rows**0.5)
@@ -75,7 +67,7 @@ class SoftmaxAttention(Network):
         X = real_tokens(X, mask)[:, None]  # (N, 1, n, d)
         scores = (X @ self.query) @ (X @ self.key).transpose(2, 3)  # (N, h, n, n)
         if self.config["scaled"]:
-            scores = scores / self.config["head_dim"] ** 0.5
+            scores = scores / self.query.shape[2] ** 0.5
         if mask is not None:
             lowest = torch.finfo(scores.dtype).min  # not -inf: a sample may be all padding
             scores = scores.masked_fill(~mask[:, None, None, :], lowest)
@@ -135,15 +127,6 @@ class TransformerBlock(Network):
         super().__init__()
         check_choice("readout", readout, READOUTS)
         m = 4 * dim if hidden is None else hidden
-        self.config = {
-            "dim": dim,
-            "n_outputs": n_outputs,
-            "n_heads": n_heads,
-            "hidden": m,
-            "head_dim": head_dim,
-            "scaled": scaled,
-            "readout": readout,
-        }
         self.attention = SoftmaxAttention(
             dim, dim, n_heads, head_dim=head_dim, scaled=scaled, dtype=dtype
         )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import io
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+from .._files import write_whole
 
 
 def plain(state: Any) -> Any:
@@ -22,14 +22,11 @@ def plain(state: Any) -> Any:
     return state.item() if isinstance(state, np.generic) else state
 
 
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """A draft to write to, put in the place of `path` once it is on the disk."""
-    draft = path.with_name(path.name + ".draft")
-    yield draft
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write `state` whole or not at all."""
+    content = io.BytesIO()
+    torch.save(plain(state), content)
+    write_whole(path, content.getvalue())
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,8 +49,8 @@ class GatedFCN(SimplexAttention):
         gate r heads.
     token_weights : Tensor of shape (g, n), optional
         Penalty factors of the groups (gate, token).
-    penalty, parametrization, intercept
-        As in :class:`SimplexAttention`.
+    **options
+        `penalty`, `parametrization`, `intercept` and `dtype`, as in :class:`SimplexAttention`.
 
     Examples
     --------
@@ -79,28 +79,13 @@ class GatedFCN(SimplexAttention):
         n_outputs: int,
         gate_of_head: Tensor | list[int],
         *,
-        penalty: str = "token-output",
-        parametrization: str = "softmax",
-        intercept: bool = False,
         token_weights: Tensor | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
         gate_of_head = torch.as_tensor(gate_of_head, dtype=torch.long)
         check_gates(directions, thresholds)
-        _, n_tokens, dim = directions.shape
-        super().__init__(
-            n_tokens,
-            dim,
-            n_outputs,
-            len(gate_of_head),
-            penalty=penalty,
-            parametrization=parametrization,
-            intercept=intercept,
-            token_weights=token_weights,
-            dtype=dtype,
-        )
-        for name in ("n_tokens", "dim", "n_heads"):  # told by the arrays
-            del self.config[name]
+        sizes = (*directions.shape[1:], n_outputs, len(gate_of_head))
+        super().__init__(*sizes, token_weights=token_weights, **options)
         self.register_buffer("directions", directions)
         self.register_buffer("thresholds", thresholds)
         self.register_buffer("gate_of_head", gate_of_head)
@@ -142,7 +127,6 @@ class ConvexLayer(Network):
     _array_arguments: ClassVar[tuple[str, ...]] = ("directions", "thresholds")
     directions: Tensor | None
     thresholds: Tensor | None
-    intercept: Tensor | None
 
     def __init__(
         self,
@@ -162,17 +146,9 @@ class ConvexLayer(Network):
             check_gates(directions, thresholds)
         elif directions is not None or thresholds is not None:
             raise ValueError("directions and thresholds of gates go together; give both or none.")
-        self.config = {
-            "n_tokens": n_tokens,
-            "dim": dim,
-            "n_outputs": n_outputs,
-            "penalty": penalty,
-            "intercept": intercept,
-        }
         groups = n_tokens if directions is None else len(directions) * n_tokens
         self.Z = nn.Parameter(torch.zeros(groups, dim, n_outputs, dtype=dtype))
-        zeros = torch.zeros(n_outputs, dtype=dtype)
-        self.register_parameter("intercept", nn.Parameter(zeros) if intercept else None)
+        self._add_intercept(intercept, n_outputs, dtype=dtype)
         self.register_buffer("directions", directions)
         self.register_buffer("thresholds", thresholds)
 
@@ -191,7 +167,7 @@ class ConvexLayer(Network):
             by_gate = (X.flatten(1) @ W).unflatten(1, (g, c))  # (N, g, c)
             m = open_gates(X, self.directions, self.thresholds)  # (N, g)
             F = sum_open(by_gate[:, :, None], m[..., None])[:, 0]  # (N, c)
-        return F if self.intercept is None else F + self.intercept
+        return self._shifted(F)
 
     def decay(self) -> Tensor:
         """Twice the penalty, so that ``beta / 2 * decay`` is ``beta * penalty``."""

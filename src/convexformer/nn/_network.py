@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +33,23 @@ class Network(nn.Module, ABC):
     """Arguments of the constructor that are plain data, to build the network again."""
     _array_arguments: ClassVar[tuple[str, ...]] = ()
     """Arguments that are arrays; they live on as buffers of the same names."""
+    kinds: ClassVar[dict[str, type[Network]]] = {}
+    """Every class of networks by its name, for files."""
+    intercept: Tensor | None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        Network.kinds[cls.__name__] = cls
+        cls.__init__ = _keeps_config(cls.__init__)  # type: ignore[method-assign]
+
+    def _add_intercept(self, wanted: bool, *shape: int, dtype: torch.dtype | None) -> None:
+        """A trained intercept, zero at first, or None."""
+        zeros = nn.Parameter(torch.zeros(shape, dtype=dtype))
+        self.register_parameter("intercept", zeros if wanted else None)
+
+    def _shifted(self, F: Tensor) -> Tensor:
+        """Scores with the intercept, where there is one."""
+        return F if self.intercept is None else F + self.intercept
 
     @property
     def is_convex(self) -> bool:
@@ -79,8 +99,41 @@ class Network(nn.Module, ABC):
         write_whole(path, save(tensors, {"format": FORMAT, "network": description}))
 
 
-def read_network(path: str | os.PathLike[str], classes: dict[str, type[Network]]) -> Network:
-    """A network of one of `classes` from a file."""
+def _keeps_config(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that keeps its arguments in ``config``, but for arrays and the dtype."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def wrapper(self: Network, *args: Any, **kwargs: Any) -> None:
+        if "config" not in vars(self):  # else the constructor of a subclass kept its own
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            options = given.arguments.pop("options", {})
+            arguments = given.arguments | options
+            others = {"self", "dtype", *self._array_arguments}
+            self.config = {k: v for k, v in arguments.items() if k not in others}
+        init(self, *args, **kwargs)
+
+    return wrapper
+
+
+def load_network(path: str | os.PathLike[str]) -> Network:
+    """Read a network that its ``save`` wrote.
+
+    Parameters
+    ----------
+    path : path-like
+        A safetensors file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from convexformer.nn import SoftmaxAttention, load_network
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     SoftmaxAttention(3, 2).save(os.path.join(folder, "network.safetensors"))
+    ...     load_network(os.path.join(folder, "network.safetensors"))
+    SoftmaxAttention()
+    """
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -93,7 +146,7 @@ def read_network(path: str | os.PathLike[str], classes: dict[str, type[Network]]
         raise ValueError(f"{path} holds no network. Pass a file written by a network's save.")
     try:
         described = json.loads(header["network"])
-        kind = classes[described["class"]]
+        kind = Network.kinds[described["class"]]
         arrays = {name: tensors[name] for name in kind._array_arguments if name in tensors}
         with torch.random.fork_rng(devices=[]):  # the start it draws is overwritten
             network = kind(**described["config"], **arrays)

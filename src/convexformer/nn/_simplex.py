@@ -64,6 +64,11 @@ class SimplexAttention(Network):
     token_weights : Tensor of shape (n_tokens,), optional
         Penalty factors: the network reads ``X_k / token_weights[k]``.
 
+    Attributes
+    ----------
+    penalty : str
+        Name of the penalty whose convex program this network is equivalent to.
+
     Examples
     --------
     >>> import torch
@@ -77,7 +82,6 @@ class SimplexAttention(Network):
 
     _array_arguments: ClassVar[tuple[str, ...]] = ("token_weights",)
     token_weights: Tensor | None
-    intercept: Tensor | None
 
     def __init__(
         self,
@@ -95,33 +99,19 @@ class SimplexAttention(Network):
         super().__init__()
         check_choice("penalty", penalty, PENALTY_NAMES)
         check_choice("parametrization", parametrization, PARAMETRIZATIONS)
-        self.config = {
-            "n_tokens": n_tokens,
-            "dim": dim,
-            "n_outputs": n_outputs,
-            "n_heads": n_heads,
-            "penalty": penalty,
-            "parametrization": parametrization,
-            "intercept": intercept,
-        }
+        self.penalty, self.parametrization = penalty, parametrization
         full = penalty == "token"
         values = (n_heads, dim, n_outputs) if full else (n_heads, dim)
         outputs = (n_heads,) if full else (n_heads, n_outputs)
         self.theta = nn.Parameter(torch.randn(n_heads, n_tokens, dtype=dtype) / n_tokens)
         self.values = nn.Parameter(torch.randn(values, dtype=dtype) / dim**0.5)
         self.outputs = nn.Parameter(torch.randn(outputs, dtype=dtype) / max(1, n_heads) ** 0.5)
-        zeros = torch.zeros(n_outputs, dtype=dtype)
-        self.register_parameter("intercept", nn.Parameter(zeros) if intercept else None)
+        self._add_intercept(intercept, n_outputs, dtype=dtype)
         self.register_buffer("token_weights", token_weights)
-
-    @property
-    def penalty(self) -> str:
-        """Name of the penalty whose convex program this network is equivalent to."""
-        return str(self.config["penalty"])
 
     def attention(self) -> Tensor:
         """``w1`` of every head: ``(h, n)``, rows on the simplex."""
-        return simplex_rows(self.theta, self.config["parametrization"])
+        return simplex_rows(self.theta, self.parametrization)
 
     def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scores ``(N, c)`` of tokens ``(N, n, d)``."""
@@ -138,7 +128,7 @@ class SimplexAttention(Network):
             reader = w1[:, :, None] * self.values[:, None, :]  # (h, n, d)
             read = X.flatten(1) @ reader.flatten(1).T  # (N, n d) @ (n d, h) -> (N, h)
             F = (read if gates is None else read * gates) @ self.outputs  # (N, h) @ (h, c)
-        return F if self.intercept is None else F + self.intercept
+        return self._shifted(F)
 
     def _scaled_attention(self) -> Tensor:
         w1 = self.attention()
@@ -180,8 +170,6 @@ class SequenceAttention(Network):
     torch.Size([10, 5, 2])
     """
 
-    intercept: Tensor | None
-
     def __init__(
         self,
         n_tokens: int,
@@ -197,27 +185,17 @@ class SequenceAttention(Network):
         super().__init__()
         check_choice("attention", attention, ("stochastic", "substochastic"))
         check_choice("parametrization", parametrization, PARAMETRIZATIONS)
-        self.config = {
-            "n_tokens": n_tokens,
-            "dim": dim,
-            "n_outputs": n_outputs,
-            "n_heads": n_heads,
-            "attention": attention,
-            "parametrization": parametrization,
-            "intercept": intercept,
-        }
-        width = n_tokens + (attention == "substochastic")
+        self.parametrization, self.substochastic = parametrization, attention == "substochastic"
+        width = n_tokens + self.substochastic
         self.theta = nn.Parameter(torch.randn(n_heads, n_tokens, width, dtype=dtype) / width)
         scale = (dim * n_outputs) ** 0.5
         self.values = nn.Parameter(torch.randn(n_heads, dim, n_outputs, dtype=dtype) / scale)
         self.outputs = nn.Parameter(torch.randn(n_heads, dtype=dtype) / max(1, n_heads) ** 0.5)
-        zeros = torch.zeros(n_outputs, dtype=dtype)
-        self.register_parameter("intercept", nn.Parameter(zeros) if intercept else None)
+        self._add_intercept(intercept, n_outputs, dtype=dtype)
 
     def attention(self) -> Tensor:
         """``W1`` of every head: ``(h, n, n)``, row r says what position r reads."""
-        sub = self.config["attention"] == "substochastic"
-        return simplex_rows(self.theta, self.config["parametrization"], sub)
+        return simplex_rows(self.theta, self.parametrization, self.substochastic)
 
     def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scores ``(N, n, c)`` of tokens ``(N, n, d)``."""
@@ -225,7 +203,7 @@ class SequenceAttention(Network):
         W = self.values * self.outputs[:, None, None]  # (h, d, c)
         read = X[:, None] @ W  # (N, 1, n, d) @ (h, d, c) -> (N, h, n, c)
         F = torch.einsum("hrk,ihkc->irc", self.attention(), read)  # (N, n, c)
-        return F if self.intercept is None else F + self.intercept
+        return self._shifted(F)
 
     def decay(self) -> Tensor:
         """Weight decay of the theorem, without ``beta / 2``; `W1` is not decayed."""

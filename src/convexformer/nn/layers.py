@@ -11,7 +11,6 @@ from torch.nn import functional
 from ._gated import check_gates, sum_open
 from ._network import Network, real_tokens
 from ._simplex import check_choice
-from ._tables import sum_by_token
 
 OUTPUTS = ("sequence", "vector")
 PENALTIES = ("token", "token-output")
@@ -76,7 +75,6 @@ class GatedLayer(Network):
     _array_arguments: ClassVar[tuple[str, ...]] = ("directions", "thresholds")
     directions: Tensor
     thresholds: Tensor
-    intercept: Tensor | None
     seen: Tensor | None
 
     def __init__(
@@ -97,6 +95,7 @@ class GatedLayer(Network):
         super().__init__()
         check_choice("outputs", outputs, OUTPUTS)
         check_choice("penalty", penalty, PENALTIES)
+        self.outputs, self.penalty = outputs, penalty
         if causal and outputs == "vector":
             raise ValueError('A vector reads all tokens. Pass outputs="sequence" with causal=True.')
         if directions is None:
@@ -107,20 +106,10 @@ class GatedLayer(Network):
         c, P = dim if n_outputs is None else n_outputs, n_tokens if outputs == "sequence" else 1
         if min(c, directions.numel()) < 1:
             raise ValueError("n_tokens, dim, n_outputs and n_gates must be at least 1.")
-        self.config = {
-            "n_tokens": n_tokens,
-            "dim": dim,
-            "n_outputs": c,
-            "outputs": outputs,
-            "causal": causal,
-            "penalty": penalty,
-            "intercept": intercept,
-        }
         self.register_buffer("directions", directions)
         self.register_buffer("thresholds", thresholds)
         self.Z = nn.Parameter(torch.empty(len(directions), n_tokens, dim, P, c, dtype=dtype))
-        zeros = torch.zeros(P, c, dtype=dtype)
-        self.register_parameter("intercept", nn.Parameter(zeros) if intercept else None)
+        self._add_intercept(intercept, P, c, dtype=dtype)
         seen = torch.ones(n_tokens, P, dtype=torch.bool).triu() if causal else None  # k <= p
         self.register_buffer("seen", seen, persistent=False)
         self.reset_parameters()
@@ -144,7 +133,7 @@ class GatedLayer(Network):
     @property
     def group_axes(self) -> tuple[int, ...]:
         """Axes of `Z` that lie within a group of the penalty, for :class:`ProximalAdam`."""
-        return (2, 4) if self.config["penalty"] == "token" else (2,)
+        return (2, 4) if self.penalty == "token" else (2,)
 
     def group_norms(self) -> Tensor:
         """Norms of the groups of the penalty: ``(h, n, P)``, or ``(h, n, P, c)``."""
@@ -223,8 +212,8 @@ class GatedLayer(Network):
 
     def _finish(self, Y: Tensor) -> Tensor:
         """Outputs ``(B, P, c)``, or ``(B, c)``, of gated sums ``(B, P, c)``."""
-        Y = Y if self.intercept is None else Y + self.intercept
-        return Y if self.config["outputs"] == "sequence" else Y[:, 0]
+        Y = self._shifted(Y)
+        return Y if self.outputs == "sequence" else Y[:, 0]
 
     def _check(self, given: Tensor, fits: bool, mask: Tensor | None, gates: Tensor | None) -> None:
         (h, n, d), B = self.directions.shape, len(given)
@@ -243,3 +232,38 @@ class GatedLayer(Network):
 def gaussian_directions(h: int, n: int, d: int, dtype: torch.dtype | None = None) -> Tensor:
     """The paper's: ``U_j = u v'`` with Gaussian u and v, ``(h, n, d)``."""
     return torch.randn(h, n, 1, dtype=dtype) * torch.randn(h, 1, d, dtype=dtype)
+
+
+def sum_by_token(tokens: Tensor, table: Tensor, W: Tensor, m: Tensor) -> Tensor:
+    r"""What one position adds: :math:`\sum_j m_{ij} E_{t_i} W_j`, ``(B, q)``.
+
+    Samples with the same token t share :math:`E_t W`, so they are multiplied with it together:
+    ``(samples, h) @ (h, q)`` for every token, in one batched product padded to the most frequent
+    token. That takes ``tokens * (d + samples of the most frequent)`` rows of work in place of the
+    ``B * d`` of multiplying every sample with the weights, which is done where it is cheaper.
+
+    Parameters
+    ----------
+    tokens : Tensor of int of shape (B,)
+    table : Tensor of shape (V, d)
+    W : Tensor of shape (h, d, q)
+    m : Tensor of shape (B, h)
+        Open gates as numbers.
+    """
+    (h, d, q), B = W.shape, len(tokens)
+    W = W.transpose(0, 1).flatten(1)  # (d, h q)
+    ordered, order = tokens.sort()
+    present, which, count = torch.unique_consecutive(
+        ordered, return_inverse=True, return_counts=True
+    )
+    T, most = len(present), int(count.max())
+    if T * (d + most) >= B * d:
+        by_gate = (table[tokens] @ W).unflatten(1, (h, q))  # (B, h, q)
+        return (m[:, None] @ by_gate)[:, 0]
+    first = count.cumsum(0) - count  # where each token's samples begin
+    rank = torch.arange(B, device=tokens.device) - first[which]
+    row = torch.empty_like(order)
+    row[order] = which * most + rank  # (B,) each sample's row among T * most
+    padded = m.new_zeros(T * most, h).index_copy(0, row, m).unflatten(0, (T, most))
+    brought = (table[present] @ W).unflatten(1, (h, q))  # (T, h, q)
+    return (padded @ brought).flatten(0, 1)[row]  # (T, most, h) @ (T, h, q) -> (B, q)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from ..problem.gated import Gates
 from ..problem.heads import Heads, SequenceHeads, recover_heads, recover_sequence_heads
 from ._gated import GatedFCN
 from ._simplex import SequenceAttention, SimplexAttention
+
+N = TypeVar("N", SimplexAttention, SequenceAttention)
 
 
 def to_network(
@@ -55,7 +57,9 @@ def to_network(
     [[0.0, 0.0, 1.0, 0.0]]
     """
     heads = recover_heads(Z, penalty, weights)
-    _, d, c = np.shape(Z)
+    n_groups, d, c = np.shape(Z)
+    g, n = (1, n_groups) if gates is None else _gate_shape(gates, n_groups, d)
+    scale = None if heads.weights is None else _tensor(heads.weights)
     options: dict[str, Any] = {
         "penalty": penalty,
         "parametrization": "projection",  # only this one reaches vertices
@@ -63,24 +67,13 @@ def to_network(
         "dtype": torch.float64,
     }
     if gates is None:
-        n = heads.n_groups
-        scale = None if heads.weights is None else _tensor(heads.weights)
         network = SimplexAttention(n, d, c, len(heads), token_weights=scale, **options)
     else:
-        g, n = _gate_shape(gates, heads.n_groups, d)
-        scale = None if heads.weights is None else _tensor(heads.weights).reshape(g, n)
-        network = GatedFCN(
-            _tensor(gates.directions),
-            _tensor(gates.thresholds),
-            c,
-            torch.as_tensor(heads.groups // n),
-            token_weights=scale,
-            **options,
-        )
-    _write_heads(network, heads, n)
-    if intercept is not None:
-        _assign(network.intercept, intercept, "intercept")
-    return network
+        scale = None if scale is None else scale.reshape(g, n)
+        arrays = _tensor(gates.directions), _tensor(gates.thresholds)
+        of_head = torch.as_tensor(heads.groups // n)
+        network = GatedFCN(*arrays, c, of_head, token_weights=scale, **options)
+    return _written(network, np.eye(n)[heads.groups % n], heads, intercept)
 
 
 def _gate_shape(gates: Gates, n_groups: int, dim: int) -> tuple[int, int]:
@@ -91,12 +84,6 @@ def _gate_shape(gates: Gates, n_groups: int, dim: int) -> tuple[int, int]:
             f"channels make {g * n} groups. Pass the gates the model was fitted with."
         )
     return g, n
-
-
-def _write_heads(network: SimplexAttention, heads: Heads, n_tokens: int) -> None:
-    _assign(network.theta, np.eye(n_tokens)[heads.groups % n_tokens], "theta")
-    _assign(network.values, heads.values, "values")
-    _assign(network.outputs, heads.outputs, "outputs")
 
 
 def to_sequence_network(
@@ -124,30 +111,14 @@ def to_sequence_network(
     """
     heads = recover_sequence_heads(A, B, attention)
     d, c, n, _ = np.shape(A)
-    network = SequenceAttention(
-        n,
-        d,
-        c,
-        len(heads),
-        attention=attention,
-        parametrization="projection",
-        intercept=intercept is not None,
-        dtype=torch.float64,
-    )
-    _assign(network.theta, _with_rest(heads, attention), "theta")
-    _assign(network.values, heads.values, "values")
-    _assign(network.outputs, heads.outputs, "outputs")
-    if intercept is not None:
-        _assign(network.intercept, intercept, "intercept")
-    return network
-
-
-def _with_rest(heads: SequenceHeads, attention: str) -> np.ndarray:
-    """Attention rows, with what a substochastic row leaves unused as a last entry."""
-    if attention == "stochastic":
-        return heads.attention
-    rest = 1.0 - heads.attention.sum(axis=2, keepdims=True)
-    return np.concatenate([heads.attention, np.maximum(rest, 0.0)], axis=2)
+    rows = heads.attention  # (h, n, n)
+    if attention == "substochastic":  # what a row leaves unused is its last entry
+        rest = 1.0 - rows.sum(axis=2, keepdims=True)
+        rows = np.concatenate([rows, np.maximum(rest, 0.0)], axis=2)
+    options: dict[str, Any] = {"parametrization": "projection", "dtype": torch.float64}
+    options |= {"attention": attention, "intercept": intercept is not None}
+    network = SequenceAttention(n, d, c, len(heads), **options)
+    return _written(network, rows, heads, intercept)
 
 
 def to_network_from_parts(
@@ -221,12 +192,18 @@ def _tensor(array: ArrayLike) -> Tensor:
     return torch.tensor(np.asarray(array, dtype=np.float64))
 
 
-def _assign(parameter: Any, array: ArrayLike, name: str) -> None:
-    """Write numbers into a parameter."""
-    value = _tensor(array)
-    if value.shape != parameter.shape:
-        raise ValueError(
-            f"{name} must have shape {tuple(parameter.shape)}, got {tuple(value.shape)}."
-        )
-    with torch.no_grad():
-        parameter.copy_(value)
+def _written(
+    network: N, theta: ArrayLike, heads: Heads | SequenceHeads, intercept: ArrayLike | None
+) -> N:
+    """The network with these numbers written into it."""
+    numbers = {"theta": theta, "values": heads.values, "outputs": heads.outputs}
+    if intercept is not None:
+        numbers["intercept"] = intercept
+    for name, array in numbers.items():
+        parameter, value = getattr(network, name), _tensor(array)
+        if value.shape != parameter.shape:
+            shape = tuple(parameter.shape)
+            raise ValueError(f"{name} must have shape {shape}, got {tuple(value.shape)}.")
+        with torch.no_grad():
+            parameter.copy_(value)
+    return network

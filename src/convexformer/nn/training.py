@@ -22,7 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checkpoints import plain, random_state, read_checkpoint, replaced, set_random_state
+from .._files import write_whole
+from ._checkpoints import (
+    plain,
+    random_state,
+    read_checkpoint,
+    set_random_state,
+    write_checkpoint,
+)
 
 Point = dict[str, float]  # step, seconds, mean loss since the last point, and what was asked for
 Report = Callable[[int, int, Point], None]
@@ -292,8 +299,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "random": random_state(),
         }
-        with replaced(self.folder / CHECKPOINT) as draft:
-            torch.save(plain(state), draft)
+        write_checkpoint(self.folder / CHECKPOINT, state)
 
     def _setting(self) -> dict[str, Any]:
         """What must be the same for a training to go on."""
@@ -314,8 +320,8 @@ class Trainer:
         checkpoint = self.folder / CHECKPOINT
         if checkpoint.exists():
             self._load(read_checkpoint(checkpoint))
-        with replaced(self.folder / METRICS) as draft:
-            draft.write_text("".join(json.dumps(point) + "\n" for point in self.curve))
+        lines = "".join(json.dumps(point) + "\n" for point in self.curve)
+        write_whole(self.folder / METRICS, lines.encode())
 
     def _load(self, state: dict[str, Any]) -> None:
         now, then = self._setting(), state["setting"]
@@ -354,35 +360,3 @@ def tensorboard(folder: Path, step: int) -> Iterator[Write]:
         yield write
     finally:
         board.close()
-
-
-@contextmanager
-def progress() -> Iterator[Report]:
-    """A bar on stderr, as the `report` of :meth:`Trainer.run`; silent where it is no terminal.
-
-    Examples
-    --------
-    >>> from convexformer.nn.training import progress
-    >>> with progress() as report:
-    ...     report(25, 100, {"step": 25, "loss": 0.5})
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task("", total=None)
-
-        def report(step: int, steps: int, point: Point) -> None:
-            shown = {name: point[name] for name in point if name not in ("step", "seconds")}
-            words = "  ".join(f"{name} {value:.3g}" for name, value in shown.items())
-            bar.update(task, completed=step, total=steps, description=words)
-
-        yield report

@@ -15,11 +15,13 @@ import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 from numpy.typing import ArrayLike, NDArray
+from sklearn.isotonic import isotonic_regression
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Array = NDArray[np.float64]
+Place = tuple[float, float]
 
 INK = "#262a33"
 MUTED = "#6b7280"
@@ -129,27 +131,38 @@ def root(ax: Axes) -> Figure:
     return figure.canvas.figure
 
 
+def axes_for(ax: Axes | None, width: float, height: float) -> tuple[Axes, Figure]:
+    """The `ax` given, or a new one of this size in inches; and its figure."""
+    ax = new_axes(width, height) if ax is None else ax
+    return ax, root(ax)
+
+
+def lined(ax: Axes) -> None:
+    """Faint horizontal lines to read values by, and no frame on top and right."""
+    ax.grid(axis="y", color=FAINT, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
 def bare(ax: Axes) -> None:
     """Take away frame and tick marks: what is drawn is the frame."""
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
 
 
-def footnote(ax: Axes, text: str, drop: float) -> Annotation:
+def note(
+    ax: Axes, text: str, at: Place, shift: Place = (0, 0), *, within: Any = "data", **look: Any
+) -> None:
+    """Write `text` small, `shift` points away from the place `at`, in coordinates `within`."""
+    look = {"fontsize": 8, "color": MUTED, "annotation_clip": False, **look}
+    ax.annotate(text, at, shift, xycoords=within, textcoords="offset points", **look)
+
+
+def footnote(ax: Axes, text: str, drop: float) -> None:
     """Write `text` small under `ax`, `drop` points below it, in lines about as wide as `ax`."""
     inches = ax.get_position(original=True).width * root(ax).get_figwidth()
-    return ax.annotate(
-        textwrap.fill(text, width=max(40, int(19 * inches))),
-        xy=(0, 0),
-        xycoords="axes fraction",
-        xytext=(0, -drop),
-        textcoords="offset points",
-        ha="left",
-        va="top",
-        fontsize=7.5,
-        linespacing=1.4,
-        color=MUTED,
-    )
+    lines = textwrap.fill(text, width=max(40, int(19 * inches)))
+    look: dict[str, Any] = {"va": "top", "fontsize": 7.5, "linespacing": 1.4}
+    note(ax, lines, (0, 0), (0, -drop), within="axes fraction", **look)
 
 
 def certificate_line(certificate: Any, refitted: bool = False) -> str:
@@ -225,26 +238,18 @@ class NamesBelow:
         return cls(step, True, size, 0.62 * size * longest)
 
 
-def spread(positions: ArrayLike, space: float, low: float, high: float) -> NDArray[np.float64]:
+def spread(positions: ArrayLike, space: float, low: float, high: float) -> Array:
     """Move `positions` apart until neighbours are `space` away, staying near where they were.
 
-    Pools of overlapping labels are centred on their mean: the least-squares solution of
-    ``min sum (q_i - p_i)^2`` subject to ``q_{i+1} - q_i >= space`` (isotonic regression of
-    ``p_i - i * space``), then shifted into ``[low, high]`` where it fits.
+    The least-squares solution of ``min sum (q_i - p_i)^2`` subject to ``q_{i+1} - q_i >= space``
+    (isotonic regression of ``p_i - i * space``), then shifted into ``[low, high]`` where it fits.
     """
     positions = np.asarray(positions, dtype=np.float64)
     order = np.argsort(positions, kind="stable")
-    pools: list[tuple[float, int]] = []  # (mean, size)
-    for rank, i in enumerate(order):
-        mean, size = float(positions[i]) - rank * space, 1
-        while pools and pools[-1][0] > mean:
-            before, count = pools.pop()
-            mean, size = (before * count + mean * size) / (count + size), count + size
-        pools.append((mean, size))
-    base = np.concatenate([np.full(size, mean) for mean, size in pools]) if pools else np.zeros(0)
-    base = np.clip(base, low, max(low, high - (len(order) - 1) * space))
+    steps = space * np.arange(len(order))
+    base = isotonic_regression(positions[order] - steps)
     placed = np.empty(len(order))
-    placed[order] = base + space * np.arange(len(order))
+    placed[order] = steps + np.clip(base, low, max(low, high - steps[-1]))
     return placed
 
 
@@ -257,22 +262,13 @@ def end_labels(ax: Axes, x: float, labels: Sequence[tuple[str, float, str]], hei
         return
     low, high = ax.get_ylim()
     per_point = (high - low) / (72 * height)
-    ends = [end for _, end, _ in labels]
-    for (name, end, color), place in zip(
-        labels, spread(ends, LABEL_SPACE * per_point, low, high), strict=True
-    ):
+    places = spread([end for _, end, _ in labels], LABEL_SPACE * per_point, low, high)
+    for (name, end, color), place in zip(labels, places, strict=True):
         shift = (place - end) / per_point
-        ax.annotate(
-            name,
-            xy=(x, end),
-            xytext=(14, shift),
-            textcoords="offset points",
-            va="center",
-            fontsize=8 if color == MUTED else 9.5,
-            fontweight="normal" if color == MUTED else "bold",
-            color=color,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1}
-            if abs(shift) > LABEL_SPACE
-            else None,
-        )
+        look: dict[str, Any] = {"color": color, "va": "center"}
+        if color != MUTED:
+            look |= {"fontsize": 9.5, "fontweight": "bold"}
+        if abs(shift) > LABEL_SPACE:
+            line = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1}
+            look["arrowprops"] = line
+        note(ax, name, (x, end), (14, shift), **look)

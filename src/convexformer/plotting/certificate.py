@@ -7,25 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from . import _style as style
 from ._models import Subject
-from ._style import (
-    ACCENT,
-    FAINT,
-    INK,
-    MUTED,
-    certificate_line,
-    fit_page,
-    footnote,
-    new_axes,
-    root,
-    styled,
-)
+from ._style import Array, styled
 
-Array = NDArray[np.float64]
 Against = Literal["seconds", "iterations"]
 
 FLOOR = 1e-16  # a log axis has no zero; gaps at or below rounding are drawn here
@@ -68,16 +56,14 @@ class CertificateDisplay:
         certificate: Any = None,
         refitted: bool = False,
     ) -> None:
-        self.iterations: Array = np.asarray(iterations, dtype=np.float64)
-        self.seconds: Array = np.asarray(seconds, dtype=np.float64)
-        self.relative_gaps: Array = np.asarray(relative_gaps, dtype=np.float64)
-        shapes = {self.iterations.shape, self.seconds.shape, self.relative_gaps.shape}
-        if len(shapes) > 1 or self.iterations.ndim != 1 or not len(self.iterations):
+        vectors = [np.asarray(v, dtype=np.float64) for v in (iterations, seconds, relative_gaps)]
+        shapes = [vector.shape for vector in vectors]
+        if len(set(shapes)) > 1 or vectors[0].ndim != 1 or not len(vectors[0]):
             raise ValueError(
                 "iterations, seconds and relative_gaps must be non-empty vectors of one length; "
-                f"got shapes {self.iterations.shape}, {self.seconds.shape} and "
-                f"{self.relative_gaps.shape}."
+                "got shapes {}, {} and {}.".format(*shapes)
             )
+        self.iterations, self.seconds, self.relative_gaps = vectors
         self.tol, self.certificate, self.refitted = tol, certificate, refitted
 
     @classmethod
@@ -104,9 +90,7 @@ class CertificateDisplay:
         if not trace:
             raise ValueError(f"{type(subject.model).__name__} has no trace_; fit it first.")
         display = cls(
-            [point.iteration for point in trace],
-            [point.seconds for point in trace],
-            [point.relative_gap for point in trace],
+            *zip(*((p.iteration, p.seconds, p.relative_gap) for p in trace), strict=True),
             tol=getattr(subject.model, "tol", None),
             certificate=subject.certificate,
             refitted=subject.refitted,
@@ -147,17 +131,20 @@ class CertificateDisplay:
         if against not in ("seconds", "iterations"):
             raise ValueError(f"against must be 'seconds' or 'iterations'; got {against!r}.")
         x = self.seconds if against == "seconds" else self.iterations
-        self.ax_: Axes = new_axes(5.6, 3.0) if ax is None else ax
-        self.figure_: Figure = root(self.ax_)
+        self.ax_, self.figure_ = style.axes_for(ax, 5.6, 3.0)
         drawn = np.maximum(self.relative_gaps, FLOOR)
-        self.line_: Line2D = self.ax_.plot(x, drawn, marker="o", markersize=3.5, color=ACCENT)[0]
+        self.line_: Line2D = self.ax_.plot(
+            x, drawn, marker="o", markersize=3.5, color=style.ACCENT
+        )[0]
         self._axes(against)
         self._last(x)
         self.ax_.set_title(self._message() if title is None else title)
         if self.certificate is not None:
-            footnote(self.ax_, certificate_line(self.certificate, self.refitted), drop=42)
+            style.footnote(
+                self.ax_, style.certificate_line(self.certificate, self.refitted), drop=42
+            )
         if ax is None:
-            fit_page(self.ax_)
+            style.fit_page(self.ax_)
         return self
 
     def _axes(self, against: Against) -> None:
@@ -165,36 +152,20 @@ class CertificateDisplay:
         ax.set_yscale("log")
         ax.set_xlim(left=0)
         ax.margins(x=0.08)
-        ax.grid(axis="y", color=FAINT, linewidth=0.6)
         ax.minorticks_off()
-        ax.spines[["top", "right"]].set_visible(False)
+        style.lined(ax)
         ax.set_xlabel(against)
         ax.set_ylabel("relative duality gap")
         if self.tol is not None and self.tol > 0:
-            ax.axhline(self.tol, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
-            ax.annotate(
-                f"tolerance {self.tol:.0e}",
-                xy=(0, self.tol),
-                xycoords=("axes fraction", "data"),
-                xytext=(4, 3),
-                textcoords="offset points",
-                fontsize=8,
-                color=MUTED,
-            )
+            ax.axhline(self.tol, color=style.MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+            words, within = f"tolerance {self.tol:.0e}", ("axes fraction", "data")
+            style.note(ax, words, (0, self.tol), (4, 3), within=within)
 
     def _last(self, x: Array) -> None:
         gap = max(float(self.relative_gaps[-1]), FLOOR)
-        self.ax_.plot(x[-1:], [gap], marker="o", markersize=7, color=ACCENT)
-        self.ax_.annotate(
-            f"{self.relative_gaps[-1]:.1e}",
-            xy=(x[-1], gap),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            annotation_clip=False,
-            fontsize=9,
-            color=INK,
-        )
+        self.ax_.plot(x[-1:], [gap], marker="o", markersize=7, color=style.ACCENT)
+        words = f"{self.relative_gaps[-1]:.1e}"
+        style.note(self.ax_, words, (x[-1], gap), (8, 0), va="center", fontsize=9, color=style.INK)
 
     def _message(self) -> str:
         gap, seconds = self.relative_gap, self.seconds[-1]

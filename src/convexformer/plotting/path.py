@@ -7,30 +7,15 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from mpl_toolkits.axes_grid1 import make_axes_locatable
 from numpy.typing import ArrayLike, NDArray
 
+from .._names import entry_order
+from . import _style as style
 from ._models import Subject
-from ._style import (
-    ACCENT,
-    FAINT,
-    HUES,
-    INK,
-    MUTED,
-    end_labels,
-    fit_page,
-    footnote,
-    listing,
-    names_for,
-    new_axes,
-    root,
-    styled,
-)
-
-Array = NDArray[np.float64]
+from ._style import Array, styled
 
 TICKS = [m * 10.0**e for e in range(-8, 1) for m in (1, 2, 5)]
 SCORE_SHARE = 0.45  # height of the panel of scores, over that of the norms
@@ -107,7 +92,7 @@ class PathDisplay:
         self.betas: Array = betas[order]
         self.token_norms = _by_beta(token_norms, order, "token_norms", 2)
         n_tokens = 0 if self.token_norms is None else self.token_norms.shape[1]
-        self.token_names = names_for(token_names, n_tokens, "", "tokens")
+        self.token_names = style.names_for(token_names, n_tokens, "", "tokens")
         self.scores = _by_beta(scores, order, "scores", 1)
         self.score_errors = _by_beta(score_errors, order, "score_errors", 1)
         self.norm_name, self.score_name = norm_name, score_name
@@ -122,12 +107,9 @@ class PathDisplay:
         path: Any,
         *,
         tokens: Sequence[Any] | None = None,
-        scores: ArrayLike | None = None,
-        score_errors: ArrayLike | None = None,
-        score_name: str = "score",
-        marks: Mapping[str, float] | None = None,
         ax: Axes | None = None,
         title: str | None = None,
+        **options: Any,
     ) -> PathDisplay:
         """Draw the result of :func:`convexformer.attention_path`, of a gated model too.
 
@@ -138,10 +120,10 @@ class PathDisplay:
         path : AttentionPath
         tokens : sequence of str, optional
             Names of the tokens; by default those of the path.
-        scores, score_errors, score_name, marks
-            See the class.
         ax, title
             See :meth:`plot`.
+        **options
+            `scores`, `score_errors`, `score_name` and `marks`: see the class.
         """
         if not hasattr(path, "betas"):
             raise ValueError(
@@ -154,11 +136,8 @@ class PathDisplay:
             path.weighted_norms,
             norm_name=_norm_name(path),
             token_names=path.token_names if tokens is None else tokens,
-            scores=scores,
-            score_errors=score_errors,
-            score_name=score_name,
-            marks=marks,
             worst_gap=max(certificate.relative_gap for certificate in path.certificates),
+            **options,
         )
         return display.plot(ax, title=title)
 
@@ -222,8 +201,7 @@ class PathDisplay:
             Itself.
         """
         both = self.token_norms is not None and self.scores is not None
-        self.ax_: Axes = new_axes(6.2, 4.8 if both else 3.4) if ax is None else ax
-        self.figure_: Figure = root(self.ax_)
+        self.ax_, self.figure_ = style.axes_for(ax, 6.2, 4.8 if both else 3.4)
         self.lines_: list[Line2D] = []
         self.score_ax_: Axes | None = None
         bottom = self.ax_
@@ -242,20 +220,19 @@ class PathDisplay:
         pad = 10 if self.n_tokens_used is None else 22
         self.ax_.set_title(self._message() if title is None else title, pad=pad)
         if self.worst_gap is not None:
-            text = (
-                f"Each of the {len(self.betas)} models comes with a certificate: relative duality "
-                f"gap at most {self.worst_gap:.1e}."
+            each = (
+                f"Each of the {len(self.betas)} models comes with a certificate: relative duality"
             )
-            footnote(bottom, text, drop=40)
+            style.footnote(bottom, f"{each} gap at most {self.worst_gap:.1e}.", drop=40)
         if ax is None:
-            fit_page(self.ax_)
+            style.fit_page(self.ax_)
         return self
 
     def _norms(self, norms: Array) -> None:
         """A line per token; the largest at the right end get a colour and a label."""
         ax, order = self.ax_, np.argsort(-norms[-1], kind="stable")
-        prominent = [int(k) for k in order[: len(HUES)] if norms[-1, k] > 0]
-        colors = dict(zip(prominent, HUES, strict=False))
+        prominent = [int(k) for k in order[: len(style.HUES)] if norms[-1, k] > 0]
+        colors = dict(zip(prominent, style.HUES, strict=False))
         for k, name in enumerate(self.token_names):
             look: dict[str, Any] = {"color": "#b4bac4", "linewidth": 0.9, "zorder": 1.5}
             if k in colors:
@@ -264,13 +241,12 @@ class PathDisplay:
             self.lines_.append(line)
         ax.set_ylim(0, 1.06 * (norms.max() or 1.0))
         ax.set_ylabel(self.norm_name)
-        ax.grid(axis="y", color=FAINT, linewidth=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
+        style.lined(ax)
         labels = [(self.token_names[k], float(norms[-1, k]), hue) for k, hue in colors.items()]
         hidden = norms[-1, order[len(colors) : np.count_nonzero(norms[-1])]]
         if len(hidden):
-            labels.append((f"{len(hidden)} more", float(hidden[0]), MUTED))
-        end_labels(ax, self.betas[-1], labels, self._height())
+            labels.append((f"{len(hidden)} more", float(hidden[0]), style.MUTED))
+        style.end_labels(ax, self.betas[-1], labels, self._height())
         self._counts(np.count_nonzero(norms, axis=1))
 
     def _height(self) -> float:
@@ -279,13 +255,12 @@ class PathDisplay:
         return height if self.scores is None else (height - PANEL_GAP) / (1 + SCORE_SHARE)
 
     def _scores(self, ax: Axes, scores: Array) -> None:
-        ax.plot(self.betas, scores, color=ACCENT, marker="o", markersize=3)
+        ax.plot(self.betas, scores, color=style.ACCENT, marker="o", markersize=3)
         if self.score_errors is not None:
             low, high = scores - self.score_errors, scores + self.score_errors
-            ax.fill_between(self.betas, low, high, color=ACCENT, alpha=0.15, linewidth=0)
+            ax.fill_between(self.betas, low, high, color=style.ACCENT, alpha=0.15, linewidth=0)
         ax.set_ylabel(self.score_name)
-        ax.grid(axis="y", color=FAINT, linewidth=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
+        style.lined(ax)
         ax.locator_params(axis="y", nbins=4)
 
     def _beta_axis(self, bottom: Axes) -> None:
@@ -311,47 +286,25 @@ class PathDisplay:
             if place - last < 0.055:
                 continue
             last = place
-            self.ax_.text(
-                beta, 1.015, str(count), transform=top, ha="center", fontsize=8, color=MUTED
-            )
-        self.ax_.annotate(
-            "tokens used",
-            xy=(0, 1.015),
-            xycoords="axes fraction",
-            xytext=(-10, 0),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            color=MUTED,
+            style.note(self.ax_, str(count), (beta, 1.015), within=top, ha="center")
+        style.note(
+            self.ax_, "tokens used", (0, 1.015), (-10, 0), within="axes fraction", ha="right"
         )
 
     def _marks(self, bottom: Axes) -> None:
         for name, beta in self.marks.items():
             for ax in {id(a): a for a in (self.ax_, bottom)}.values():
-                ax.axvline(beta, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+                ax.axvline(beta, color=style.INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
             # Norms leave room on top, scores below.
-            low = self.token_norms is None
-            self.ax_.annotate(
-                name,
-                xy=(beta, 0.04 if low else 0.97),
-                xycoords=("data", "axes fraction"),
-                xytext=(-4, 0),
-                textcoords="offset points",
-                ha="right",
-                va="bottom" if low else "top",
-                fontsize=8.5,
-                color=INK,
-            )
+            y, va = (0.04, "bottom") if self.token_norms is None else (0.97, "top")
+            look = {"ha": "right", "va": va, "fontsize": 8.5, "color": style.INK}
+            within = ("data", "axes fraction")
+            style.note(self.ax_, name, (beta, y), (-4, 0), within=within, **look)
 
     def entry_order(self) -> list[str]:
         """Names of the tokens in the order in which they enter (largest first where they tie)."""
-        if self.token_norms is None:
-            return []
-        used = self.token_norms > 0
-        entered = np.flatnonzero(used.any(axis=0))
-        first = used.argmax(axis=0)
-        key = [(int(first[k]), -float(self.token_norms[first[k], k])) for k in entered]
-        return [self.token_names[entered[i]] for i in sorted(range(len(key)), key=key.__getitem__)]
+        norms = np.zeros((1, 0)) if self.token_norms is None else self.token_norms
+        return [self.token_names[k] for k in entry_order(norms)]
 
     def _message(self) -> str:
         if self.token_norms is None:
@@ -361,7 +314,7 @@ class PathDisplay:
             return "No token enters: every β is at or above β$_{\\max}$"
         if len(order) == 1:
             return f"{order[0]} is the only token to enter"
-        return f"{order[0]} enters first, then {listing(order[1:4])}"
+        return f"{order[0]} enters first, then {style.listing(order[1:4])}"
 
 
 def _norm_name(path: Any) -> str:

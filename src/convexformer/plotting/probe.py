@@ -9,14 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from ._style import ACCENT, FAINT, HUES, INK, MUTED, bare, styled
+from . import _style as style
+from ._style import Array, styled
 
 if TYPE_CHECKING:
     from ..probes import LayerProbe
-
-Array = NDArray[np.float64]
 
 CELL = 0.22  # inches
 BARS = 2.6
@@ -76,9 +74,7 @@ class ProbeDisplay:
         result = self.result
         if title is None:
             title = f"How static are the heads of layer {result.layer} of {result.model}?"
-        self.figure_.text(
-            self._x(0.12), 1 - 0.3 / self._height, title, fontsize=12, fontweight="bold"
-        )
+        self._text(title, self._height - 0.3, fontsize=12, fontweight="bold")
         return self
 
     def _page(self) -> None:
@@ -91,24 +87,18 @@ class ProbeDisplay:
         bottom = BOTTOM + LINE * len(notes)
         self._height = TOP + high + bottom
         self.figure_: Figure = plt.figure(figsize=(self._width, self._height))
-        lefts = (LEFT, LEFT + BARS + GAP, LEFT + BARS + GAP + wide + GAP)
-        widths = (BARS, wide, wide)
+        lefts = np.cumsum([LEFT, BARS + GAP, wide + GAP])
+        y, height = bottom / self._height, high / self._height
         self.bars_ax_, self.static_ax_, self.model_ax_ = (
-            self.figure_.add_axes(
-                (
-                    self._x(left),
-                    bottom / self._height,
-                    self._x(width),
-                    high / self._height,
-                )
-            )
-            for left, width in zip(lefts, widths, strict=True)
+            self.figure_.add_axes((self._x(left), y, self._x(width), height))
+            for left, width in zip(lefts, (BARS, wide, wide), strict=True)
         )
+        look = {"color": style.MUTED, "fontsize": 7.5, "linespacing": 1.5, "va": "bottom"}
+        self._text("\n".join(notes), 0.12, **look)
 
-        self.figure_.text(
-            self._x(0.12), 0.12 / self._height, "\n".join(notes), fontsize=7.5, color=MUTED,
-            linespacing=1.5, va="bottom",
-        )  # fmt: skip
+    def _text(self, words: str, height: float, **look: Any) -> None:
+        """Write on the left, `height` inches from the foot of the page."""
+        self.figure_.text(self._x(0.12), height / self._height, words, **look)
 
     def _x(self, inches: float) -> float:
         return inches / self._width
@@ -116,22 +106,17 @@ class ProbeDisplay:
     def _bars(self) -> None:
         ax, heads = self.bars_ax_, self.result.heads
         at = np.arange(len(heads))
-        ax.barh(at, np.maximum(self.shares, 0.0), height=0.62, color=ACCENT, alpha=0.85)
+        ax.barh(at, np.maximum(self.shares, 0.0), height=0.62, color=style.ACCENT, alpha=0.85)
         errors = [head.share_error for head in heads]
-        ax.errorbar(self.shares, at, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.0)
+        ax.errorbar(self.shares, at, xerr=errors, fmt="none", ecolor=style.INK, elinewidth=1.0)
         for place, head in enumerate(heads):
             if head.constant:
                 words = "writes the same everywhere"
-                ax.text(0.02, place, words, color=MUTED, fontsize=8, va="center")
+                ax.text(0.02, place, words, color=style.MUTED, fontsize=8, va="center")
+        own = [head.model_attention_share for head in heads]
         marks: tuple[tuple[str, str, float, str, list[float]], ...] = (
-            ("|", HUES[1], 9.0, "static attention", [head.attention_share for head in heads]),
-            (
-                ".",
-                INK,
-                6.0,
-                "its own mean attention",
-                [head.model_attention_share for head in heads],
-            ),
+            ("|", style.HUES[1], 9.0, "static attention", [h.attention_share for h in heads]),
+            (".", style.INK, 6.0, "its own mean attention", own),
         )
         for marker, color, size, label, values in marks:
             shown = np.maximum(values, 0.0)
@@ -142,7 +127,7 @@ class ProbeDisplay:
         ax.set_yticks(at, [str(head.head) for head in heads])
         ax.set_ylabel("head")
         ax.set_title("share of its output, unseen text", fontsize=9.5, fontweight="normal", pad=6)
-        ax.grid(axis="x", color=FAINT, linewidth=0.6)
+        ax.grid(axis="x", color=style.FAINT, linewidth=0.6)
         ax.tick_params(axis="y", length=0)
         ax.legend(
             loc="upper left", bbox_to_anchor=(-0.06, -0.07), frameon=False, fontsize=8, ncols=2,
@@ -159,7 +144,7 @@ class ProbeDisplay:
         ax.set_yticks([])
         ax.set_xticks(np.arange(places), self.result.heads[0].names, rotation=90, fontsize=8)
         ax.set_title(title, fontsize=9.5, fontweight="normal", pad=6)
-        bare(ax)
+        style.bare(ax)
         return image
 
     def _colour_bar(self, image: Any) -> None:

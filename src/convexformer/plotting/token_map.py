@@ -9,31 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.container import BarContainer
-from matplotlib.figure import Figure
 from mpl_toolkits.axes_grid1 import make_axes_locatable
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from . import _style as style
 from ._models import Subject, check_index
-from ._style import (
-    ACCENT,
-    FAINT,
-    INK,
-    MUTED,
-    NamesBelow,
-    bare,
-    certificate_line,
-    fit_page,
-    footnote,
-    listing,
-    names_for,
-    new_axes,
-    root,
-    short,
-    styled,
-    wrapped,
-)
+from ._style import Array, styled
 
-Array = NDArray[np.float64]
 Kind = Literal["auto", "bars", "channels", "outputs", "gates"]
 
 KINDS = ("auto", "bars", "channels", "outputs", "gates")
@@ -118,9 +100,9 @@ class TokenMapDisplay:
             )
         self.gated = self.coef.ndim == 4
         c, n, d = self.coef.shape[0], *self.coef.shape[-2:]
-        self.token_names = names_for(token_names, n, "", "tokens")
-        self.channel_names = names_for(channel_names, d, "", "channels")
-        self.output_names = names_for(output_names, c, "", "outputs")
+        self.token_names = style.names_for(token_names, n, "", "tokens")
+        self.channel_names = style.names_for(channel_names, d, "", "channels")
+        self.output_names = style.names_for(output_names, c, "", "outputs")
         self.certificate, self.refitted, self.unit = certificate, refitted, unit
         self._norm = "token norm" if token_weights is None else "weighted norm"
         if token_weights is not None:
@@ -172,7 +154,7 @@ class TokenMapDisplay:
         names, unit = subject.outputs(outputs, len(coef))
         if output is not None:
             check_index(output, len(coef))
-            names = [names_for(names, len(coef), "", "outputs")[output]]
+            names = [style.names_for(names, len(coef), "", "outputs")[output]]
             coef = coef[[output]]
         display = cls(
             coef,
@@ -229,45 +211,32 @@ class TokenMapDisplay:
         TokenMapDisplay
             Itself.
         """
-        kind = self._kind(kind)
         order, groups = self._arranged(channel_groups)
-        gates = self.gates_used[:MANY_GATES]
-        rows = {
-            "channels": len(order),
-            "outputs": len(self.coef),
-            "gates": max(1, len(gates)),
-            "bars": 0,
-        }[kind]
-        self.ax_: Axes = new_axes(*self._size(rows)) if ax is None else ax
-        self.figure_: Figure = root(self.ax_)
+        kind = self._kind(kind)
+        values, names, label = self._rows(kind, order)
+        self.ax_, self.figure_ = style.axes_for(ax, *self._size(len(names)))
         self.image_: QuadMesh | None = None
         self.bars_ax_: Axes = self.ax_
         self._divider = make_axes_locatable(self.ax_)
+        if len(names):
+            self._heat(values, names, signed=kind == "channels")
+            self.ax_.set_ylabel("" if kind == "channels" and groups else label)
         if kind == "channels":
-            self._heat(self.coef[0].T[order], [self.channel_names[j] for j in order], signed=True)
             self._bracket(groups)
-            if not groups:
-                self.ax_.set_ylabel("channels")
-        elif kind == "outputs":
-            self._heat(self.output_norms, self.output_names, signed=False)
-            self.ax_.set_ylabel("classes" if "log-odds" in self.unit else "outputs")
-        elif kind == "gates" and self.gate_norms is not None:
-            shown = gates or [0]
-            self._heat(self.gate_norms[shown], [str(j) for j in shown], signed=False)
-            self.ax_.set_ylabel("gates")
         if kind != "bars":
             self.bars_ax_ = self._divider.append_axes("top", BARS_INCHES, pad=0.06, sharex=self.ax_)
         self._bars()
         below = self._tokens_axis()
         self.bars_ax_.set_title(self._message() if title is None else title)
         if self.certificate is not None:
-            line = certificate_line(self.certificate, self.refitted)
-            footnote(self.ax_, line, drop=30 + below.depth)
+            line = style.certificate_line(self.certificate, self.refitted)
+            style.footnote(self.ax_, line, drop=30 + below.depth)
         if ax is None:
-            fit_page(self.ax_)
+            style.fit_page(self.ax_)
         return self
 
     def _kind(self, kind: Kind) -> Kind:
+        """The kind asked for, if it can be drawn; of "auto", the one that suits the shape."""
         c, d = self.coef.shape[0], self.coef.shape[-1]
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}.")
@@ -277,13 +246,22 @@ class TokenMapDisplay:
             raise ValueError("kind='gates' needs a gated model; this one has no gates.")
         if kind == "channels" and c > 1:
             raise ValueError(f"kind='channels' shows one output and there are {c}; give output=.")
-        if kind != "auto":
-            return kind
-        if self.gated:
-            return "gates"
-        if c > 1:
-            return "outputs"
-        return "channels" if 1 < d <= MANY_CHANNELS else "bars"
+        several: Kind = "gates" if self.gated else "outputs"
+        single: Kind = "channels" if 1 < d <= MANY_CHANNELS else "bars"
+        return kind if kind != "auto" else several if self.gated or c > 1 else single
+
+    def _rows(self, kind: Kind, order: Sequence[int]) -> tuple[Array, list[str], str]:
+        """What the heat map shows, the names of its rows, and what these are."""
+        if kind == "channels":
+            names = [self.channel_names[j] for j in order]
+            return self.coef[0].T[order], names, "channels"
+        if kind == "outputs":
+            what = "classes" if "log-odds" in self.unit else "outputs"
+            return self.output_norms, self.output_names, what
+        if kind == "gates" and self.gate_norms is not None:
+            gates = self.gates_used[:MANY_GATES] or [0]
+            return self.gate_norms[gates], [str(j) for j in gates], "gates"
+        return self.coef[:0], [], ""
 
     def _size(self, rows: int) -> tuple[float, float]:
         """Inches, by the number of cells; few of them are drawn larger, many smaller."""
@@ -302,7 +280,7 @@ class TokenMapDisplay:
         unknown = [str(ch) for members in groups.values() for ch in members if ch not in index]
         if unknown:
             raise ValueError(
-                f"channel_groups names {listing(unknown)}, which the model does not have; "
+                f"channel_groups names {style.listing(unknown)}, which the model does not have; "
                 f"its channels are {', '.join(index)}."
             )
         order = [index[ch] for members in groups.values() for ch in members]
@@ -325,52 +303,44 @@ class TokenMapDisplay:
         )
         ax.set_ylim(len(names) - 0.5, -0.5)
         ax.set_yticks(range(len(names)), names)
-        bare(ax)
+        style.bare(ax)
         width, pad = BAR_INCHES
         cax = self._divider.append_axes("right", width, pad=pad)
         bar = self.figure_.colorbar(self.image_, cax=cax)
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0, labelsize=8)
         bar.ax.locator_params(nbins=5)
-        bar.set_label(wrapped(self.unit if signed else self._norm, len(names)), fontsize=9)
+        bar.set_label(style.wrapped(self.unit if signed else self._norm, len(names)), fontsize=9)
 
     def _bracket(self, groups: Sequence[tuple[str, int]]) -> None:
         """Names of the channel groups left of the channels, white gaps between the groups."""
         start = 0
         for name, size in groups:
-            self.ax_.annotate(
-                name,
-                xy=(0, start + (size - 1) / 2),
-                xycoords=("axes fraction", "data"),
-                xytext=(-26, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=9,
-                color=MUTED,
-            )
+            look = {"ha": "right", "va": "center", "fontsize": 9}
+            at, within = (0, start + (size - 1) / 2), ("axes fraction", "data")
+            style.note(self.ax_, name, at, (-26, 0), within=within, **look)
             start += size
             if start < len(self.channel_names):
                 self.ax_.axhline(start - 0.5, color="white", linewidth=3.5)
 
     def _bars(self) -> None:
         ax, norms = self.bars_ax_, self.token_norms
-        self.bars_: BarContainer = ax.bar(range(len(norms)), norms, width=0.72, color=ACCENT)
+        self.bars_: BarContainer = ax.bar(range(len(norms)), norms, width=0.72, color=style.ACCENT)
         if len(norms) <= MANY_TOKENS:
-            values = [short(norm) if norm > 0 else "" for norm in norms]
-            ax.bar_label(self.bars_, values, padding=2, fontsize=8, color=MUTED)
+            values = [style.short(norm) if norm > 0 else "" for norm in norms]
+            ax.bar_label(self.bars_, values, padding=2, fontsize=8, color=style.MUTED)
         ax.set_ylim(0, 1.15 * (norms.max(initial=0.0) or 1.0))
         ax.set_yticks([])
         ax.spines[["left", "top", "right"]].set_visible(False)
-        ax.spines["bottom"].set_color(FAINT)
-        ax.set_ylabel(self._norm, fontsize=9, color=MUTED)
+        ax.spines["bottom"].set_color(style.FAINT)
+        ax.set_ylabel(self._norm, fontsize=9, color=style.MUTED)
 
-    def _tokens_axis(self) -> NamesBelow:
+    def _tokens_axis(self) -> style.NamesBelow:
         """Names under the map; those of unused tokens are pale."""
         n = len(self.token_names)
         inches = self.ax_.get_position(original=True).width * self.figure_.get_figwidth()
         inches -= 0.0 if self.image_ is None else sum(BAR_INCHES)
-        below = NamesBelow.of(self.token_names, inches / n)
+        below = style.NamesBelow.of(self.token_names, inches / n)
         shown = range(0, n, below.step)
         self.ax_.set_xlim(-0.5, n - 0.5)
         self.ax_.set_xticks(
@@ -383,7 +353,7 @@ class TokenMapDisplay:
         self.ax_.set_xlabel("tokens")
         for k, label in zip(shown, self.ax_.get_xticklabels(), strict=True):
             used = self.token_norms[k] > 0
-            label.set_color(INK if used else "#a5abb6")
+            label.set_color(style.INK if used else "#a5abb6")
         if self.bars_ax_ is not self.ax_:
             self.bars_ax_.tick_params(axis="x", length=0, labelbottom=False)
         return below
@@ -395,6 +365,6 @@ class TokenMapDisplay:
         if len(used) < n and len(used) <= 5:
             verb = "uses one token of" if len(used) == 1 else f"uses {len(used)} tokens of"
             who = "The model" if self.refitted else "The optimum"
-            return f"{who} {verb} {n}: {listing(used)}"
-        top = listing(used[:2])
+            return f"{who} {verb} {n}: {style.listing(used)}"
+        top = style.listing(used[:2])
         return f"{top} weigh most; {len(used)} of {n} tokens are used" if n > 1 else "One token"

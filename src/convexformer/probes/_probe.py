@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ..activations import Activations, ArrayActivations
-from ..problem import Certificate
-from ._attention import is_causal, mean_attention
 from ._results import HeadProbe, LayerProbe
-from ._static import Part, Places, fit_static, mixing, share
+from ._static import Part, Places, fit_static, is_causal, mean_attention, mixing, share
 
 Array = NDArray[np.float64]
 Source = Activations | ArrayActivations
@@ -28,6 +26,7 @@ LEAST_TEXTS = 20
 MOST_AT_ONCE = 4  # heads, because each holds its tokens in memory
 BETAS = np.geomspace(1.0, 1e-3, 16)  # fractions of beta_max
 ENOUGH = 4  # targets to train on, for every coefficient of an output
+OF_FIT = ("strengths", "weights", "attention", "certificate", "betas", "validation")
 ROUNDING = 1e-5  # what varies less than this, relatively, does not vary
 
 
@@ -227,30 +226,11 @@ def _is_constant(part: Part) -> bool:
     return bool(np.ptp(part.Y, axis=0).max() <= ROUNDING * np.abs(part.Y).max())
 
 
-def _constant_head(texts: _Texts, head: int) -> HeadProbe:
-    """A head without shares; the mean explains all of it."""
-    nothing, names = np.zeros(len(texts.places.names)), texts.places.names
-    return HeadProbe(
-        head=head,
-        share=math.nan,
-        share_error=math.nan,
-        attention_share=math.nan,
-        model_attention_share=math.nan,
-        names=names,
-        strengths=nothing,
-        weights=nothing,
-        attention=nothing,
-        model_attention=texts.attention[head],
-        certificate=Certificate(primal=0.0, dual=0.0, beta=0.0, beta_max=0.0),
-        betas=np.zeros(0),
-        validation=np.zeros(0),
-    )
-
-
 def _probe_head(texts: _Texts, head: int, tol: float) -> HeadProbe:
     train, validation, test = texts.of_head(head)
+    names, own = texts.places.names, texts.attention[head]
     if any(map(_is_constant, (train, validation, test))):
-        return _constant_head(texts, head)
+        return HeadProbe.of_constant(head, names, own)
     fit = fit_static(train, validation, BETAS, tol)
     mean = train.Y.mean(axis=0, dtype=np.float64)
     baseline = test.errors(mean)
@@ -259,7 +239,7 @@ def _probe_head(texts: _Texts, head: int, tol: float) -> HeadProbe:
         return share(test.errors(test.predict(Z, b)), baseline)
 
     found, error = explained(fit.Z, fit.b)
-    frozen = mixing(texts.attention[head], len(mean))
+    frozen = mixing(own, len(mean))
     level = mean - train.predict(frozen, np.zeros_like(mean)).mean(axis=0)
     return HeadProbe(
         head=head,
@@ -267,12 +247,7 @@ def _probe_head(texts: _Texts, head: int, tol: float) -> HeadProbe:
         share_error=error,
         attention_share=explained(mixing(fit.attention, len(mean)), fit.attention_b)[0],
         model_attention_share=explained(frozen, level)[0],
-        names=texts.places.names,
-        strengths=fit.strengths,
-        weights=fit.weights,
-        attention=fit.attention,
-        model_attention=texts.attention[head],
-        certificate=fit.certificate,
-        betas=fit.betas,
-        validation=fit.validation,
+        names=names,
+        model_attention=own,
+        **{name: getattr(fit, name) for name in OF_FIT},
     )

@@ -72,6 +72,15 @@ class HeadProbe:
     betas: Array
     validation: Array
 
+    @classmethod
+    def of_constant(cls, head: int, names: tuple[str, ...], model_attention: Array) -> Self:
+        """A head that writes the same everywhere: the mean explains all of it."""
+        nothing = np.zeros(len(names))
+        found: dict[str, Any] = dict.fromkeys(_SHARES, math.nan) | dict.fromkeys(_ARRAYS, nothing)
+        found |= {"model_attention": model_attention, "betas": nothing[:0]}
+        found |= {"validation": nothing[:0], "certificate": Certificate(0.0, 0.0, 0.0, 0.0)}
+        return cls(head=head, names=names, **found)
+
     @property
     def constant(self) -> bool:
         """Whether the head writes the same everywhere."""
