@@ -1,7 +1,8 @@
-"""The grid: which cells `make bench`, `bench-quick` and `bench-large` run.
+"""The grids: which cells `make bench`, `bench-quick`, `bench-large` and so on run.
 
 Made data have five tokens that count. *Isotropic* tokens are independent; *correlated* ones follow
-an AR(1) process over positions (0.9) around a mean that differs by token and channel.
+an AR(1) process over positions (0.9) around a mean that differs by token and channel. Real states
+of an encoder are those of `states`. Cells that nobody chose are those of `unseen`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .objective import Array, Cell, Task
 
 FRACTIONS = (0.5, 0.1, 0.02)
 PATH = tuple(np.geomspace(1.0, 0.02, 30).tolist())
+STATES_PATH = tuple(np.geomspace(1.0, 0.05, 10).tolist())
 
 Make = Callable[[], Task]
 
@@ -100,6 +102,20 @@ def encoder(N: int, n: int, c: int, penalty: str) -> Task:
 
     X, Y = activations(N, n)
     return Task(X, Y[:, :c], penalty=penalty, intercept=True)
+
+
+def frozen(name: str, loss: str, penalty: str = "token-output") -> Task:
+    """Ratings of texts, their signs or three classes of them, from states of an encoder."""
+    from .states import load
+
+    X, ratings = load(name)
+    if loss == "squared":
+        Y = ((ratings - ratings.mean()) / ratings.std())[:, None]
+    elif loss == "logistic":
+        Y = np.where(ratings > 0, 1.0, -1.0)[:, None]
+    else:
+        Y = np.eye(3)[np.digitize(ratings, np.quantile(ratings, (1 / 3, 2 / 3)))]
+    return Task(X, Y, loss=loss, penalty=penalty, intercept=True)
 
 
 def _sweep(
@@ -210,4 +226,31 @@ def large() -> list[Cell]:
     return [*cells, Cell(name, make, (0.1,), gap=1e-4, goal=300.0, **two)]
 
 
-GRIDS = {"quick": quick, "standard": standard, "large": large}
+def states() -> list[Cell]:
+    """`make bench-states`: states that `make states` makes."""
+    cells: list[Cell] = []
+    for name, fractions in (("pooled", (0.3, 0.1, 0.03)), ("layers", (0.3, 0.1))):
+        for loss in ("logistic", "squared"):
+            make = partial(frozen, name, loss)
+            cells += _sweep(f"{name} {loss}", make, fractions, correlated=True)
+        for penalty in ("token-output", "token"):  # which are the same for one output
+            make = partial(frozen, name, "softmax", penalty)
+            cells += _sweep(f"{name} c=3 {penalty}", make, (0.3, 0.1), correlated=True)
+    make = partial(frozen, "layers", "logistic")
+    return [*cells, Cell("path layers logistic", make, STATES_PATH, correlated=True)]
+
+
+def drawn() -> list[Cell]:
+    """`make bench-drawn`: cells that nobody chose."""
+    from .unseen import cells  # which builds on this file
+
+    return cells()
+
+
+GRIDS: dict[str, Callable[[], list[Cell]]] = {
+    "quick": quick,
+    "standard": standard,
+    "large": large,
+    "states": states,
+    "drawn": drawn,
+}

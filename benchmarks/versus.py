@@ -23,9 +23,10 @@ import numpy as np
 
 from .cells import GRIDS
 from .contestants import OURS
-from .objective import Cell
+from .objective import Cell, MissingDataError
 from .processes import ROOT, Process
 
+WIDTH = 54  # of the longest name of a cell
 LIMIT = 600.0  # seconds of processor time that a run may take
 
 
@@ -84,11 +85,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     cells = [cell for cell in GRIDS[options.grid]() if cell.name.startswith(options.only)]
     results: dict[str, Any] = {}
-    print(f"{'cell':30}{'before':>10}{'now':>10}{'now / before':>14}")
+    print(f"{'cell':{WIDTH}}{'before':>10}{'now':>10}{'now / before':>14}")
     with worktree(options.commit) as before:
         trees = {"before": before, "now": ROOT}
         for cell in cells:
-            results[cell.name] = found = compare(cell, trees, options.rounds)
+            try:
+                results[cell.name] = found = compare(cell, trees, options.rounds)
+            except MissingDataError as missing:
+                print(f"{cell.name:{WIDTH}} skipped: {missing}", flush=True)
+                continue
             _print(cell, found)
             if options.out:
                 _write(options, results)
@@ -104,7 +109,7 @@ def _print(cell: Cell, found: dict[str, Any]) -> None:
         if one["failed"] or one["gap"] > cell.gap
     ]
     ratio = new["seconds"] / old["seconds"]
-    line = f"{cell.name:30}{old['seconds']:10.4f}{new['seconds']:10.4f}{ratio:14.2f}"
+    line = f"{cell.name:{WIDTH}}{old['seconds']:10.4f}{new['seconds']:10.4f}{ratio:14.2f}"
     print(line, *notes, flush=True)
 
 
@@ -113,8 +118,8 @@ def _print_sum(results: dict[str, Any]) -> None:
         np.array([found[name]["seconds"] for found in results.values()])
         for name in ("before", "now")
     )
-    print(f"{'sum':30}{old.sum():10.4f}{new.sum():10.4f}{new.sum() / old.sum():14.2f}")
-    print(f"{'geometric mean':50}{np.exp(np.log(new / old).mean()):14.2f}")
+    print(f"{'sum':{WIDTH}}{old.sum():10.4f}{new.sum():10.4f}{new.sum() / old.sum():14.2f}")
+    print(f"{'geometric mean':{WIDTH + 20}}{np.exp(np.log(new / old).mean()):14.2f}")
 
 
 def _write(options: argparse.Namespace, cells: dict[str, Any]) -> None:
