@@ -17,6 +17,7 @@ from ._model_file import Array, Layout, Tensor
 from .problem import PENALTIES, Certificate, Offsets
 from .problem.sequence import AttentionParts
 from .solvers import STRATEGIES, Status, TracePoint
+from .solvers.matrix_targets import MATRIX_STRATEGY
 
 AXES: dict[str, dict[str, str]] = {
     "Persistent": {"coef_": "outputs tokens channels", "intercept_": "outputs"},
@@ -270,7 +271,11 @@ def read_strategy(name: Any) -> str:
     """What found the solution; empty where the file does not say."""
     if name is None:
         return ""
-    if not isinstance(name, str) or not set(name.split(" + ")) <= {*STRATEGIES, ""}:
+    if not isinstance(name, str) or not set(name.split(" + ")) <= {
+        *STRATEGIES,
+        MATRIX_STRATEGY,
+        "",
+    }:
         raise ValueError("its strategy is unknown")
     return name
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
 from .. import _core
+from .lazy import lazy
 from .norms import plain
 from .stopping import check_stop
 
@@ -103,7 +103,7 @@ class Design(ABC):
         """Columns of a few samples, to be read only, by which the size of numbers is judged."""
         return self.gather(slice(0, 8), np.arange(self.n_groups))
 
-    @cached_property
+    @lazy
     def norm(self) -> float:
         """A little more than the root of the sum of squares of all entries; infinite if unknown."""
         squares = sum(float(np.vdot(A, A)) for _, A in self.blocks())
@@ -114,7 +114,7 @@ class Design(ABC):
         found = largest * float(np.sqrt(self.n_samples * self.n_groups * self.dim))
         return 1.001 * found if np.isfinite(found) else np.inf
 
-    @cached_property
+    @lazy
     def flatness(self) -> float:
         """Effective rank of some samples over their number: near 1 where no direction dominates.
 

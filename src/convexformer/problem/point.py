@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .lazy import lazy
 
 if TYPE_CHECKING:
     from .problem import Problem
@@ -44,12 +45,12 @@ class Point:
     given_V: Array | None = None
     given_M: Array | None = None
 
-    @cached_property
+    @lazy
     def penalty(self) -> float:
         """The penalty, without beta."""
         return self.problem.penalty.value(self.Z)
 
-    @cached_property
+    @lazy
     def V(self) -> Array:
         """The dual point, ``(N, c)``: weighted, within bounds, balanced if there is an intercept.
 
@@ -57,17 +58,17 @@ class Point:
         """
         return self.problem.risk.dual_point(self.F) if self.given_V is None else self.given_V
 
-    @cached_property
+    @lazy
     def M(self) -> Array:
         """Correlations ``X' V``, ``(groups, d, c)``: minus the gradient of the loss."""
         return self.problem.correlations(self.V) if self.given_M is None else self.given_M
 
-    @cached_property
+    @lazy
     def norms(self) -> Array:
         """Dual norms of `M`, ``(groups, cells)``."""
         return self.problem.penalty.dual_norms(self.M)
 
-    @cached_property
+    @lazy
     def _ray(self) -> tuple[Array, Array] | None:
         return self.problem.ray(self.V)
 
@@ -79,7 +80,7 @@ class Point:
         """The best dual value on the ray through `V`, a lower bound of the minimum."""
         return self.problem.dual_value(self.V, self.norms, beta, self._ray)
 
-    @cached_property
+    @lazy
     def _gaps(self) -> dict[float, float]:
         return {}
 
@@ -90,6 +91,12 @@ class Point:
             gap = primal - self.dual(beta)
             self._gaps[beta] = gap / primal if primal > 0 else gap
         return self._gaps[beta]
+
+    def of_outputs(self, part: Problem, indices: Any) -> Point:
+        """This point of separate outputs as one of `part`, the problem of some of them."""
+        Z, F, M = (np.ascontiguousarray(A[..., indices]) for A in (self.Z, self.F, self.M))
+        S, V, b = self.S[..., indices], self.V[..., indices], self.b[indices]
+        return Point(part, Z, S, b, F, part.risk.value(F), V, M)
 
     @property
     def intercept(self) -> Array:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -24,6 +23,7 @@ from .bounds import objective_bounds
 from .certificate import Certificate, check_range
 from .conditioning import Conditioned, conditioned
 from .designs import CORRELATED, Design, Groups
+from .lazy import lazy
 from .losses import Logistic, Loss, Softmax
 from .norms import plain
 from .penalties import Penalty, TokenOutput
@@ -149,7 +149,7 @@ class Problem:
         S = self.scores(Z) if S is None else S
         return Point(self, Z, S, *self.risk.settle(S, b), M)
 
-    @cached_property
+    @lazy
     def null(self) -> Point:
         """The model without tokens."""
         S = np.zeros(self.Y.shape, order=self.loss.order)
@@ -235,7 +235,7 @@ class Problem:
 
     # Duality --------------------------------------------------------------------------------------
 
-    @cached_property
+    @lazy
     def beta_max(self) -> float:
         """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
         if self.conditioned is not None:
@@ -243,11 +243,7 @@ class Problem:
         if self.as_logistic is not None:
             one, scale = self.as_logistic
             return one.beta_max / scale
-        null = self.null
-        found = self._largest(null.V, null.M, null.norms)
-        if not self.is_small:
-            del self.__dict__["null"]
-        return found
+        return self._largest(self.null.V, self.null.M, self.null.norms)
 
     def _largest(self, V: Array, M: Array, norms: Array) -> float:
         """The largest of `norms`, those of the correlations `M` of `V`; 0 where M is rounding."""
@@ -308,11 +304,7 @@ class Problem:
         other = self._with_targets(self.Y[:, indices], self.shift[indices])
         null = self.__dict__.get("null")
         if null is not None and not self.loss.joint and "M" in null.__dict__:
-            Z, S, F, V, M = (
-                part[..., indices] for part in (null.Z, null.S, null.F, null.V, null.M)
-            )
-            M, loss = np.ascontiguousarray(M), other.risk.value(F)
-            other.__dict__["null"] = Point(other, Z, S, null.b[indices], F, loss, V, M)
+            other.__dict__["null"] = null.of_outputs(other, indices)
         return other
 
     def rotated(self, axes: Array) -> Problem:
@@ -338,7 +330,7 @@ class Problem:
         other._set_targets(self.Y, self.weight)
         return other
 
-    @cached_property
+    @lazy
     def as_logistic(self) -> tuple[Problem, float] | None:
         r"""A softmax over two classes as a logistic problem, and the factor of its beta.
 
@@ -351,7 +343,7 @@ class Problem:
         one = self.with_loss(Logistic())._with_targets(2.0 * self.Y[:, :1] - 1.0, np.zeros(1))
         return one, 1.0 if self.penalty.separable else np.sqrt(0.5)
 
-    @cached_property
+    @lazy
     def conditioned(self) -> Conditioned | None:
         """The problem in units that suit float64; None where it is in such units already."""
         return conditioned(self)

@@ -10,13 +10,13 @@ lie within bounds. Nothing is remembered between calls.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import intercepts
+from .lazy import lazy
 from .losses import Loss
 from .softmax_hessian import joint_newton
 
@@ -214,7 +214,7 @@ class EmpiricalRisk:
             step += move
         return V, step
 
-    @cached_property
+    @lazy
     def bounds(self) -> tuple[Array, Array]:
         """Ends of the interval allowed to every entry of a dual point."""
         a = self.weight[:, None]

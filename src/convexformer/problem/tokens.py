@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from .designs import (
     row_slices,
     transposed_product,
 )
+from .lazy import lazy
 from .nonzeros import FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
 
 CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
@@ -75,7 +75,7 @@ class TokenDesign(Design):
     def float64(self) -> Array | None:
         return np.asarray(self.X).reshape(len(self.X), -1) if self._is_plain else None
 
-    @cached_property
+    @lazy
     def norm(self) -> float:
         if self._listed is None:
             return super().norm
@@ -98,7 +98,7 @@ class TokenDesign(Design):
 
     # Where X is mostly zero, only its entries count.
 
-    @cached_property
+    @lazy
     def _nonzeros(self) -> Nonzeros | None:
         width, step = self.n_groups * self.dim, self.n_samples // SOME_ROWS
         if self.n_samples < LEAST_ROWS or width < 1 / FEW:
@@ -209,7 +209,7 @@ class TokenDesign(Design):
     def follows(self, n_outputs: int) -> bool:
         return n_outputs <= TOGETHER and self._stays_near
 
-    @cached_property
+    @lazy
     def _stays_near(self) -> bool:
         width, size = self.n_groups * self.dim, self.X.nbytes
         far = size >= FAR_BYTES if width <= NARROW else size >= FARTHER_BYTES and width <= WIDE

@@ -27,7 +27,6 @@ STRATEGIES = {
     "newton-cg": "L-BFGS on the factored form, then Newton's method by conjugate gradients.",
     "many-outputs": "Newton's method that shares one factorisation between all outputs.",
     "accelerated-gradient": "Accelerated proximal gradient: any penalty, and the last resort.",
-    "douglas-rachford": "Splitting of Newton's models, for matrix targets.",
 }
 
 
@@ -70,7 +69,8 @@ class Tuning:
     loss_entry_seconds: float = 3e-8  # of the loss and its derivatives, per sample and output
     good_gradient_steps: float = 24.0  # in all, where tokens are not too correlated
     gradient_trial_steps: int = 8  # before its speed is judged
-    least_gradient_entries: float = 1e5  # of X: with fewer a factorisation costs nothing
+    least_gradient_entries: float = 1e5  # of X, times (c - 1)^2 for a softmax: with fewer a
+    # factorisation costs nothing
     # Newton by conjugate gradients
     cg_products: float = 200.0  # with X in float32, from start to end
     cg_sketched: float = 800.0  # more products, of many columns at once, in all its sketches
@@ -129,6 +129,7 @@ def forecasts(problem: Problem, beta: float, at: Point | None = None) -> list[Fo
     design, (_, d, c) = problem.design, problem.shape
     n_wanted = int(np.count_nonzero((at.norms > beta).any(axis=1) | at.used))
     columns, entries = n_wanted * d, design.n_samples * design.n_groups * d
+    unknowns = entries * (max(c - 1, 1) ** 2 if problem.loss.joint else 1)
     newton = newton_seconds(problem, columns, columns * (c if problem.loss.joint else 1))
     if problem.separable:  # output by output
         newton *= c
@@ -138,7 +139,7 @@ def forecasts(problem: Problem, beta: float, at: Point | None = None) -> list[Fo
     if descends(problem):
         if entries >= TUNING.least_entries:
             found["block-descent"] = block_descent_seconds(problem, n_wanted)
-    elif entries >= TUNING.least_gradient_entries and not shares_factor(problem):
+    elif unknowns >= TUNING.least_gradient_entries and not shares_factor(problem):
         steps = TUNING.good_gradient_steps
         found["gradient"] = steps * gradient_step_seconds(problem, design.n_samples * columns)
     if shares_factor(problem):
@@ -156,9 +157,12 @@ def forecasts(problem: Problem, beta: float, at: Point | None = None) -> list[Fo
 def suits(strategy: str, problem: Problem) -> bool:
     """Whether `strategy` can minimise `problem`, however long it may take."""
     loss, euclidean = problem.loss, problem.penalty.euclidean
+    one = problem.n_outputs == 1 or problem.separable
     return {
         "block-descent": euclidean and loss.quadratic,
-        "compiled-newton": COMPILED and euclidean and isinstance(loss, (Logistic, Softmax)),
+        "compiled-newton": COMPILED
+        and euclidean
+        and (isinstance(loss, Softmax) or (isinstance(loss, Logistic) and one)),
         "newton-cg": euclidean and not loss.damps,
         "many-outputs": loss.quadratic and isinstance(problem.penalty, Token),
         "accelerated-gradient": True,

@@ -58,7 +58,8 @@ class FactoredStart:
         self.shapes = v.shape, s.shape
         start = np.concatenate([v.ravel(), s.ravel(), self.at.b])
         options = {"maxiter": MOST_ITERATIONS, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
-        with until(self.task.clock.late), suppress(_Reached):
+        quiet = np.errstate(over="ignore", invalid="ignore")  # steps may go too far
+        with until(self.task.clock.late), suppress(_Reached), quiet:
             minimize(self._objective, start, jac=True, method="L-BFGS-B", options=options)
         norms = self.penalty.norms(self.best)[:, None, :]
         kept = norms >= DROPPED * norms.max(initial=0.0)
@@ -98,7 +99,7 @@ class FactoredStart:
         V = self.risk.balanced(V, H)
         norms = self.penalty.dual_norms(self.X.correlate(V))
         gap = 1.0 - self.problem.dual_value(V, norms, self.beta) / primal
-        if gap < self.least:
+        if gap < self.least and np.isfinite(primal):
             self.best, self.best_b, self.least, self.idle = Z, b.copy(), gap, 0
         self.idle += 1
         if self.least <= START_GAP or (self.idle > STALLED and self.least <= FAIR_GAP):

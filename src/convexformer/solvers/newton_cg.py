@@ -40,6 +40,7 @@ MOST_HALVINGS = 10  # of a step
 SLOW = 0.5  # part of a gap left by a step that is slow
 MOST_SLOW = 2  # slow steps in a row, after which another strategy takes over
 BLOCK_NUMBERS = 1 << 23  # scores that are held at once
+BLOCK_WORK = 1 << 32  # multiply-adds of a product: time is looked at between products
 
 
 def minimise(task: Task, at: Point) -> tuple[Point, bool]:
@@ -67,6 +68,8 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
                 Z = np.zeros(problem.shape)
                 Z[X.groups], b = FactoredStart(task, at, X).run()
                 found = problem.at(Z, b)
+                if not found.primal(task.beta) < at.primal(task.beta):
+                    found = at
             else:
                 if steps is None:
                     steps = NewtonSteps(task)
@@ -184,8 +187,9 @@ class Model:
         """``X' H X Z`` of ``Z (groups, d, c)``, or of several, ``(groups, d, c, r)``."""
         check_stop()
         N, c = self.H.shape
-        if Z.ndim == 4 and Z.size // Z.shape[3] and N * c * Z.shape[3] > BLOCK_NUMBERS:
-            step = max(1, BLOCK_NUMBERS // (N * c))
+        most = max(1, min(BLOCK_NUMBERS // (N * c), BLOCK_WORK // (self.X.A.size * c)))
+        if Z.ndim == 4 and Z.shape[3] > most:
+            step = most
             parts = [self.apply(Z[..., k : k + step]) for k in range(0, Z.shape[3], step)]
             return np.concatenate(parts, axis=3)
         F = self.X.predict(Z.reshape(*Z.shape[:2], -1)).reshape(N, c, -1)
@@ -243,11 +247,12 @@ class Sketch:
         random = np.where(scale > 0, rng.standard_normal((min(RANK, size), *shape)), 0.0)
         random = np.moveaxis(random, 0, -1)
         whole = np.concatenate([_alone(unit, scale), random], axis=3)
+        check_stop()
         basis = np.linalg.qr(whole.reshape(size, -1))[0]
         shaped = basis.reshape(*shape, -1)
         wide = np.broadcast_to(scale, shape)[..., None]
         image = (wide * model.apply(wide * shaped)).reshape(size, -1)
-        shift = np.finfo(np.float32).eps * float(np.linalg.norm(image))
+        shift = float(np.finfo(np.float32).eps) * float(np.linalg.norm(image))
         image += shift * basis
         core = basis.T @ image
         values, axes = np.linalg.eigh(0.5 * (core + core.T))
@@ -263,7 +268,7 @@ class Sketch:
 
     def factor(self, scale: Array) -> Array:
         """``S B`` as a matrix ``(coefficients, r)``."""
-        return (scale[..., None] * self.B).reshape(-1, self.B.shape[3])
+        return (scale[..., None] * self.B).reshape(int(np.prod(self.B.shape[:3])), -1)
 
 
 def _alone(unit: Array, scale: Array) -> Array:

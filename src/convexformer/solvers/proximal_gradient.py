@@ -154,7 +154,7 @@ def minimise_accelerated(task: Task, at: Point, patience: int = MOST_IDLE) -> tu
     """Accelerated steps from `at` until the gap is below the tolerance or the clock expires.
 
     Or until, for `patience` gaps, neither the gap nor the objective has fallen. Returns the point
-    of the least gap, and True: nothing else is left to try.
+    of the least gap, and whether there is no more to do.
     """
     problem, beta, clock = task.problem, task.beta, task.clock
     lipschitz, momentum = _initial_lipschitz(problem, at), 1.0
@@ -186,7 +186,7 @@ def minimise_accelerated(task: Task, at: Point, patience: int = MOST_IDLE) -> tu
         at, momentum = new, following
         extrapolated = problem.at(Z, new.b, S=S)
         lipschitz *= SHORTER
-    return (best if least < np.inf else at), True
+    return (best if least < np.inf else at), least <= task.tol or clock.expired
 
 
 def minimise_at_last(task: Task, at: Point) -> tuple[Point, bool]:

@@ -89,7 +89,7 @@ class Solution:
     trace : list of TracePoint
     strategy : str
         What found the solution, see :mod:`convexformer.solvers.choose`; several joined by " + "
-        where one took over from another.
+        where one took over from another. Empty where no token is used, at beta_max and above.
     """
 
     Z: Array

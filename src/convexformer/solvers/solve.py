@@ -18,6 +18,7 @@ from .workspace import Workspace
 Array = NDArray[np.float64]
 
 SPARE = 0.9  # part of the tolerance that strategies aim for: the certificate is computed afresh
+SAME_OBJECTIVE = 1e-12  # relative rise of an objective that rounding explains
 EXTRAPOLATED = 3  # solutions of a path that the next one is extrapolated from
 
 Strategy = Callable[[Task, Point], tuple[Point, bool]]
@@ -63,8 +64,8 @@ def solve(
     init : Solution, optional
         Warm start.
     strategy : str, optional
-        One of :data:`~convexformer.solvers.choose.STRATEGIES`, followed by Newton's method where it
-        is slow. If omitted, the one that is predicted to be the quickest.
+        One of :data:`~convexformer.solvers.STRATEGIES`, followed by others where it is slow. If
+        omitted, the one that is predicted to be the quickest.
     callback : callable, optional
         Called with every :class:`TracePoint`.
     on_interrupt : {"raise", "keep"}
@@ -223,7 +224,8 @@ def _run(task: Task, at: Point, strategy: str | None) -> Point:
         if name == "accelerated-gradient" and tried:
             return proximal_gradient.minimise_at_last(task, at)[0]
         found, done = RUN[name](task, at)
-        at = found if found.primal(task.beta) <= before or done else at
+        if found.primal(task.beta) <= before + SAME_OBJECTIVE * abs(before):
+            at = found
         if done or _is_done(task, at):
             return at
         tried.add(name)
@@ -242,10 +244,7 @@ def _by_outputs(task: Task, at: Point, strategy: str | None) -> Point:
     ]
     Z, b, max_iter = at.Z.copy(), at.b.copy(), clock.max_iter
     parts = [problem.outputs(chunk) for chunk in chunks]
-    starts = [
-        part.at(np.ascontiguousarray(Z[:, :, chunk]), b[chunk]) if at.Z.any() else part.null
-        for part, chunk in zip(parts, chunks, strict=True)
-    ]
+    starts = [at.of_outputs(part, chunk) for part, chunk in zip(parts, chunks, strict=True)]
     values = np.array([[one.primal(task.beta), one.dual(task.beta)] for one in starts])
     for k, (part, chunk) in enumerate(zip(parts, chunks, strict=True)):
         if clock.late() or (clock.trace and max_iter <= 0):

@@ -20,6 +20,7 @@ from .douglas_rachford import Done, minimise_model
 
 Array = NDArray[np.float64]
 
+MATRIX_STRATEGY = "douglas-rachford"  # of every solution
 MODEL_GAP = 0.05  # of the true gap: to what gap a Newton model is minimised
 FARTHEST = 100.0  # scores (or deltas of Huber) that a target of a model is away at most
 MOST_HALVINGS = 40  # of a Newton step
@@ -98,7 +99,7 @@ def _solve(
     if not clock.trace:
         clock.record(certificate.relative_gap, Z.reshape(-1, *Z.shape[2:]))
     status = clock.status(certificate.relative_gap <= tol)
-    return Solution(Z, b, certificate, status, clock.n_iter, clock.trace, "douglas-rachford")
+    return Solution(Z, b, certificate, status, clock.n_iter, clock.trace, MATRIX_STRATEGY)
 
 
 def _quadratic(problem: SequenceProblem, beta: float, T: Array, tol: float, clock: Clock) -> Array:
