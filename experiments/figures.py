@@ -1,7 +1,5 @@
 """What figures of experiments share: colours, panels with a legend, logarithmic axes, bars."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

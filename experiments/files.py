@@ -1,7 +1,5 @@
 """Files of records: lines that are added whole, and files that are written whole."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

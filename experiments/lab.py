@@ -1,7 +1,5 @@
 """What all experiments share: finished jobs in a file, the machine, pages, and a command line."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -115,10 +113,6 @@ class Ledger:
             yield
         except OutOfTime as reason:
             self.reasons.add(str(reason))
-
-    def do_all(self, jobs: Iterable[Job]) -> list[Record]:
-        """The records of `jobs`, in their order."""
-        return [self.do(job) for job in jobs]
 
     def do_each(self, jobs: Iterable[Job]) -> list[Record]:
         """The records of those `jobs` that are finished or for which there is time."""
@@ -289,18 +283,11 @@ def environment_line(one: Record) -> str:
     return f"{one['cpu']}, {one['cores']} cores of which {one['threads']} was used; {versions}"
 
 
-def table(header: list[str], rows: Iterable[list[str]]) -> str:
-    """A table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def render(template: Path, **names: Any) -> str:
     """A page: its template (Jinja's language) with `names` in their places.
 
-    ``{{ 0.1234 | f(".1%") }}`` formats a number as Python does, ``{{ x | plus_minus(e) }}`` adds a
-    standard error, and ``{{ rows | table(header) }}`` makes a table. A name that is missing is an
-    error.
+    ``{{ 0.1234 | f(".1%") }}`` formats a number as Python does, and ``{{ x | plus_minus(e) }}``
+    adds a standard error. A name that is missing is an error.
     """
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),
@@ -309,10 +296,7 @@ def render(template: Path, **names: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters["f"] = format
-    pages.filters["plus_minus"] = plus_minus
-    pages.filters["environment"] = environment_line
-    pages.filters["table"] = lambda rows, header: table(header, rows)
+    pages.filters |= {"f": format, "plus_minus": plus_minus, "environment": environment_line}
     return pages.get_template(template.name).render(**names)
 
 
@@ -371,10 +355,9 @@ class Experiment:
                 print(*sorted(ledger.reasons), "Not all jobs are done: run again to go on.")
             if left and not self.partial:
                 return 1
-        if not self.page:
-            return int(left)
-        place = DOCS if options.out == self.home else options.out
-        self.publish(json.loads(file.read_text()), options.page or place / self.page)
+        if self.page:
+            place = DOCS if options.out == self.home else options.out
+            self.publish(json.loads(file.read_text()), options.page or place / self.page)
         return int(left)
 
     def publish(self, results: Record, page: Path) -> None:

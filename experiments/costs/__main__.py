@@ -2,11 +2,10 @@
 
 import argparse
 import json
-from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
-from ..lab import table
-from .formulas import Cost, costs
+from ..lab import render
+from .formulas import costs
 
 SIZES = {
     "tokens": "number of tokens, n",
@@ -14,10 +13,6 @@ SIZES = {
     "heads": "number of heads or gates, h",
     "outputs": "number of outputs, c",
 }
-COLUMNS = (
-    ("parameters", "counted_parameters", "parameters_formula", "paper_parameters"),
-    ("FLOPs", "counted_flops", "flops_formula", "paper_flops"),
-)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,23 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if options.json:
-        print(json.dumps(sizes | {"models": [asdict(cost) for cost in counted]}))
+        print(json.dumps(sizes | {"models": counted}))
     else:
-        print("\n\n".join(_shown(counted)))
+        print(render(Path(__file__).parent / "tables.md", models=counted))
     return 0
-
-
-def _shown(counted: list[Cost]) -> Any:
-    for layer in dict.fromkeys(cost.layer for cost in counted):
-        rows = [cost for cost in counted if cost.layer == layer]
-        for title, number, *formulas in COLUMNS:
-            header = [layer, title, "formula", "in the paper"]
-            numbers = [f"{getattr(cost, number):,}" for cost in rows]
-            words = [[getattr(cost, formula) for formula in formulas] for cost in rows]
-            each = zip(rows, numbers, words, strict=True)
-            yield table(header, [[cost.model, number, *own] for cost, number, own in each])
-        yield from (f"{cost.model}: {cost.correction}" for cost in rows if cost.correction)
-    yield "Counted in the modules: trained weights, and matrix products for one sample."
 
 
 if __name__ == "__main__":

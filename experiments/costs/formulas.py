@@ -5,57 +5,23 @@ matrix products for one sample, two per multiplication and addition; element-wis
 LayerNorm, masks) is not counted, by the formulas as little as by PyTorch's counter.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from convexformer import nn
 
-from ..lab import read_config
+from ..lab import Record, read_config
 
 NAMES = {"n": "tokens", "d": "dim", "h": "heads", "c": "outputs", "m": "hidden"}
 TABLE = read_config(__file__, "table.toml")["models"]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """One model of Table 1.
-
-    Attributes
-    ----------
-    layer : {"attention", "attention + FCN"}
-    model : str
-    paper_parameters, paper_flops : str
-        The formulas as printed; FLOPs are orders, without constants.
-    parameters_formula, flops_formula : str
-        The formulas as they should be; FLOPs exact.
-    correction : str
-        What the printed formulas lack; empty where they are right.
-    parameters, flops : int
-        Values of the formulas as they should be.
-    counted_parameters, counted_flops : int
-        What PyTorch counts in the module itself.
-    """
-
-    layer: str
-    model: str
-    paper_parameters: str
-    paper_flops: str
-    parameters_formula: str
-    flops_formula: str
-    correction: str
-    parameters: int
-    flops: int
-    counted_parameters: int
-    counted_flops: int
-
-
-def costs(tokens: int, dim: int, heads: int, outputs: int, hidden: int | None = None) -> list[Cost]:
+def costs(
+    tokens: int, dim: int, heads: int, outputs: int, hidden: int | None = None
+) -> list[Record]:
     """Parameters and FLOPs of the six models of Table 1.
 
     Parameters
@@ -65,11 +31,20 @@ def costs(tokens: int, dim: int, heads: int, outputs: int, hidden: int | None = 
     hidden : int, optional
         Hidden units of the standard block; ``4 * dim`` if omitted.
 
+    Returns
+    -------
+    list of dict
+        The rows of ``table.toml``: `layer`, `model`, `paper_parameters`, `paper_flops` (as
+        printed; FLOPs are orders, without constants), `parameters_formula`, `flops_formula` (as
+        they should be, FLOPs exact) and `correction` (what the printed ones lack). Beside them
+        `parameters` and `flops`, values of the formulas as they should be, and
+        `counted_parameters` and `counted_flops`, what PyTorch counts in the module itself.
+
     Examples
     --------
     >>> from experiments.costs.formulas import costs
     >>> convex = costs(tokens=9, dim=20, heads=4, outputs=1)[2]
-    >>> convex.model, convex.parameters, convex.flops
+    >>> convex["model"], convex["parameters"], convex["flops"]
     ('convex', 180, 360)
     """
     values = (tokens, dim, heads, outputs, 4 * dim if hidden is None else hidden)
@@ -79,13 +54,13 @@ def costs(tokens: int, dim: int, heads: int, outputs: int, hidden: int | None = 
             raise ValueError(f"{NAMES[letter]} must be at least 1, got {value}.")
     X = torch.zeros(1, tokens, dim)
     return [
-        Cost(
-            **row,
-            parameters=evaluate(row["parameters_formula"], sizes),
-            flops=evaluate(row["flops_formula"], sizes),
-            counted_parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
-            counted_flops=count_flops(network, X),
-        )
+        row
+        | {
+            "parameters": evaluate(row["parameters_formula"], sizes),
+            "flops": evaluate(row["flops_formula"], sizes),
+            "counted_parameters": sum(p.numel() for p in network.parameters() if p.requires_grad),
+            "counted_flops": count_flops(network, X),
+        }
         for row, network in zip(TABLE, models(**sizes), strict=True)
     ]
 

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from .. import lab
-from .experiment import facts, run
+from .experiment import run, verdict
 
-EXPERIMENT = lab.Experiment(Path(__file__).parent, "drop-in.md", facts)
+EXPERIMENT = lab.Experiment(
+    Path(__file__).parent, "drop-in.md", lambda results: {"verdict": verdict}
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,13 +6,11 @@ have as many parameters as fit within one limit, the same number of configuratio
 same training loop. Seconds are of processor time, on one thread.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,15 +55,13 @@ class GatedClassifier(TransformerClassifier):
     def _optimiser(self) -> torch.optim.Optimizer:
         if self.beta is None:
             return super()._optimiser()
-        network = cast(GatedTransformer, self.network_)
-        groups = network.parameter_groups(beta=self.beta, weight_decay=0.0)
+        groups = self.network_.parameter_groups(beta=self.beta, weight_decay=0.0)
         return ProximalAdam(groups, self.learning_rate, weight_decay=self.weight_decay)
 
     @property
     def zero_share_(self) -> float:
         """Share of the layer's groups that are exactly zero."""
-        network = cast(GatedTransformer, self.network_)
-        norms = network.gated_layers[0].group_norms()
+        norms = self.network_.gated_layers[0].group_norms()
         return float((norms == 0).double().mean())
 
 
@@ -198,11 +194,6 @@ def _cell(jobs: list[Record]) -> Record:
         | {f"median_{name}": float(np.median(cell[f"{name}s"])) for name in ("steps", "seconds")}
         | {"mean_zero_share": float(np.mean([job["zero_share"] for job in jobs]))}
     )
-
-
-def facts(results: Record) -> Record:
-    """What the template has beside the results."""
-    return {"verdict": verdict}
 
 
 def verdict(a: Record, b: Record) -> str:

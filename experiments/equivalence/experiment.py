@@ -8,8 +8,6 @@ one number of heads, all starts side by side on one thread.
 Heights are relative to the floor, ``(objective - dual) / dual``; seconds are of processor time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -107,9 +105,7 @@ class Job:
             "floor": case.certificate.to_dict() | {"solver_seconds": round(case.solver_seconds, 5)},
             "recorded_steps": runs.steps,
             "recorded_seconds": [round(second, 4) for second in runs.seconds],
-            "heights": {
-                name: rounded(curve) for name, curve in zip(QUANTILES, curves, strict=True)
-            },
+            "heights": dict(zip(QUANTILES, map(rounded, curves), strict=True)),
             "lowest_objective": float(runs.lowest.min()),
             "lowest": rounded(np.sort(lowest)),
             "below": int(np.count_nonzero(lowest < -ROUNDING)),
@@ -174,18 +170,6 @@ def row(record: Record) -> Record:
         "starts": record["starts"],
         "seconds": record["recorded_seconds"][-1],
     }
-
-
-def select(results: Record, **wanted: Any) -> list[Record]:
-    """Rows of the results with these values.
-
-    Examples
-    --------
-    >>> from experiments.equivalence.experiment import select
-    >>> select({"rows": [{"heads": 1, "best": 0.5}, {"heads": 4, "best": 0.0}]}, heads=4)
-    [{'heads': 4, 'best': 0.0}]
-    """
-    return [row for row in results["rows"] if wanted.items() <= row.items()]
 
 
 # Many runs at once --------------------------------------------------------------------------------

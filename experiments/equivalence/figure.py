@@ -1,7 +1,5 @@
 """Height above the certified floor against time: one column per problem, one row per optimiser."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 
@@ -14,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from convexformer.plotting._style import FAINT, INK, MUTED, STYLE, spread
 
-from ..lab import Record
+from ..lab import Record, grouped
 from .experiment import NAMES
 
 ENOUGH, TWICE = "#0072b2", "#007a5a"
@@ -30,12 +28,14 @@ DASHED: dict[str, Any] = {"linewidth": 0.8, "dashes": (3, 1.5)}
 def draw(results: Record) -> Figure:
     """The figure of a run, from its results alone."""
     problems, optimizers = results["problems"], list(results["optimizers"])
+    by_heads = sorted(results["records"], key=lambda record: record["heads"])
+    runs = grouped(by_heads, "problem", "optimizer")
     with rc_context(STYLE | SMALL):
         figure, axes = _page(len(optimizers), len(problems), results["settings"]["starts"])
         _common_axes(axes[0, 0], results)
         for column, (name, problem) in enumerate(problems.items()):
             for ax, optimizer in zip(axes[:, column], optimizers, strict=True):
-                _panel(ax, _curves(results, name, optimizer), problem)
+                _panel(ax, runs[name, optimizer], problem)
             axes[0, column].set_title(problem["label"].replace(", ", ",\n"), fontsize=9, pad=6)
         for ax, optimizer in zip(axes[:, 0], optimizers, strict=True):
             ax.set_ylabel("height above the floor", fontsize=8.5)
@@ -75,11 +75,6 @@ def _keys() -> list[Line2D]:
         Line2D([], [], color=MUTED, label="median start", **DASHED),
         Line2D([], [], linewidth=2.2, label="certified optimum and floor", **DIAMOND),
     ]
-
-
-def _curves(results: Record, problem: str, optimizer: str) -> list[Record]:
-    mine = [r for r in results["records"] if (r["problem"], r["optimizer"]) == (problem, optimizer)]
-    return sorted(mine, key=lambda record: record["heads"])
 
 
 def _common_axes(ax: Axes, results: Record) -> None:

@@ -3,8 +3,6 @@
 The data are random and in general position, so that every block of the optimum needs its head.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable
@@ -108,10 +106,7 @@ def attention(name: str, label: str, penalty: str, loss: str, shape: tuple[int, 
     )
     solution, seconds = _timed(lambda: solve(problem, BETA * problem.beta_max, tol=TOL))
     enough = head_count(solution.Z, penalty, rank_tol=RANK_TOL)
-
-    def make(heads: int) -> Network:
-        return SimplexAttention(n, d, c, heads, penalty=penalty, **EXACT)
-
+    make = partial(SimplexAttention, n, d, c, penalty=penalty, **EXACT)
     return Case(name, label, X, Y, loss, solution.certificate, seconds, enough, make)
 
 
@@ -149,10 +144,7 @@ def matrix(name: str, label: str) -> Case:
     solution, seconds = _timed(lambda: solve_sequence(problem, BETA * problem.beta_max, tol=TOL))
     parts = problem.parts(solution.Z)
     enough = len(recover_sequence_heads(parts.A, parts.B))
-
-    def make(heads: int) -> Network:
-        return SequenceAttention(3, 2, 1, heads, **EXACT)
-
+    make = partial(SequenceAttention, 3, 2, 1, **EXACT)
     return Case(name, label, X, Y, "squared", solution.certificate, seconds, enough, make)
 
 

@@ -7,8 +7,6 @@ weight choose theirs by three-fold cross-validation on the training rows, whose 
 weights; with one, rows neither trained nor tested on do. The test part is only reported.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import statistics
@@ -279,7 +277,6 @@ def facts(results: Record) -> Record:
         "alleles": ALLELES,
         "sizes": sizes,
         "everywhere": sorted({rows for own in sizes.values() for rows in own}),
-        "stopped": [cell for cell in results["cells"] if cell["worst_gap"] > TOL],
         "tol": TOL,
         "below": below,
     }

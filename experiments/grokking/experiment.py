@@ -4,11 +4,8 @@ All studies modulo 97 but one share a single split of the equations. Hyperparame
 a validation part of its training half, by the same rule for every contestant; what is chosen there
 is trained on the whole training half under several seeds, and the test half is looked at then only.
 Ablations change one thing at a time in the gated layer's recipe. The study of depth gives one layer
-and two the same number of parameters. Nothing is a convex problem, but for what :mod:`.convex`
-solves.
+and two the same number of parameters. Nothing is a convex problem, but for what is solved there.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -19,8 +16,7 @@ from statistics import median, median_low
 from typing import Any
 
 from ..lab import Ledger, Record, one_thread, picked, read_config
-from .convex import convex_jobs
-from .jobs import AFTER, SETTLED, Job, Recipe, make_trainer
+from .jobs import AFTER, SETTLED, Job, Recipe, convex_jobs, make_trainer
 from .small import run_small
 
 # In the order of trying: a good recipe early on spares most of the steps of the bad ones
@@ -228,16 +224,13 @@ def shapes_within(budget: int, layers: int) -> Line:
     return shapes
 
 
-def depth_recipe(ledger: Ledger, layers: int, budget: int) -> Recipe:
-    """The best width, learning rate and decay that a search finds for so many layers."""
-    shapes = shapes_within(budget, layers)
+def depth(ledger: Ledger, layers: int, budget: int) -> None:
+    """The best width, learning rate and decay that a search finds for so many layers, by seeds."""
+    shapes, name = shapes_within(budget, layers), depth_name(layers, budget)
     start, search = shapes(Recipe("gated"))[0], (shapes, rates, strengths, shapes)
-    return tune(ledger, depth_name(layers, budget), start, search, DEPTH_STEPS)
-
-
-def depth_jobs(layers: int, budget: int, recipe: Recipe) -> list[Job]:
-    name = depth_name(layers, budget)
-    return [Job("depth", name, recipe, seed, DEPTH_STEPS) for seed in range(DEPTH_SEEDS)]
+    recipe = tune(ledger, name, start, search, DEPTH_STEPS)
+    for seed in range(DEPTH_SEEDS):
+        ledger.do(Job("depth", name, recipe, seed, DEPTH_STEPS))
 
 
 def depth_name(layers: int, budget: int) -> str:
@@ -297,7 +290,8 @@ def run(ledger: Ledger) -> Record:
     for name in CONTESTANTS:  # each is tuned before it competes
         with ledger.part():
             chosen[name] = recipe_for(ledger, name)
-            ledger.do_all(contest_jobs(name, chosen[name]))
+            for job in contest_jobs(name, chosen[name]):
+                ledger.do(job)
     if chosen:
         ledger.do(TimingJob(chosen), at_once=True)  # half a minute, and the page needs it
     if "gated" in chosen:
@@ -305,7 +299,7 @@ def run(ledger: Ledger) -> Record:
         for budget in BUDGETS:
             for layers in (1, 2):  # each as its own search likes it best
                 with ledger.part():
-                    ledger.do_all(depth_jobs(layers, budget, depth_recipe(ledger, layers, budget)))
+                    depth(ledger, layers, budget)
     run_small(ledger)
     return ledger.header() | summarise(ledger.records)
 

@@ -3,8 +3,6 @@
 None of them is trained by a convex program: embeddings are trained in all, and gates recomputed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -175,14 +173,11 @@ class HyperCube(nn.Module):
         )
         self.third = nn.Parameter(torch.randn(n_outputs, dim, dim) / dim**0.5)
 
-    def products(self, tokens: Tensor) -> Tensor:
-        """Matrices ``A_a B_b``, ``(B, n, n)``."""
-        return self.first[tokens[:, 0]] @ self.second[tokens[:, 2]]
-
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores ``(B, c)`` of tokens ``(B, 4)``."""
         C = self.third.transpose(1, 2).flatten(1)  # (c, n n)
-        return self.products(tokens).flatten(1) @ C.T / self.third.shape[1]
+        products = self.first[tokens[:, 0]] @ self.second[tokens[:, 2]]  # A_a B_b, (B, n, n)
+        return products.flatten(1) @ C.T / self.third.shape[1]
 
 
 # By name ----------------------------------------------------------------------------------------

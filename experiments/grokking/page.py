@@ -1,7 +1,5 @@
 """What the page says of the contest, its ablations and the claims of the paper, and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
@@ -54,13 +52,8 @@ def facts(results: Record) -> Record:
         "random_gates": max(r["gates"] for r in random),
         "learnt_best": max(r["test_accuracy"] for r in learnt),
         "core_hours": _core_hours(results),
-        "at_edges": _list(row["label"] for row in rows if at_edge(row)),
-        "unsettled": _list(
-            row["label"] for row in rows if row["name"] in unsettled(results) and searched(row)
-        ),
         **_modulo_15(results),
         "studies": experiment,
-        "contestants": CONTESTANTS.values(),
         "splits": SPLITS,
         "every": EVERY,
     }
@@ -87,6 +80,8 @@ def _described(results: Record, row: Record) -> Record:
         "in_steps": steps_of(row) / steps_of(base),
         "in_seconds": seconds_of(results, row) / seconds_of(results, base),
         "comparable": comparable(results, row),
+        "edge": at_edge(row),
+        "unsettled": searched(row) and row["name"] in unsettled(results),
         "stay": sum(step is not None for step in row["all_settled"]),
         "settled": "; ".join(f"{_short(r['recipe'])}: {_each(r['all_settled'])}" for r in tried),
     }
@@ -140,10 +135,6 @@ def percent(value: float) -> str:
 
 def _each(steps: list[float | None]) -> str:
     return ", ".join("no" if step is None else f"{step:,.0f}" for step in steps)
-
-
-def _list(names: Iterable[str]) -> str:
-    return "; ".join(names)
 
 
 # Times, and whose can be compared ---------------------------------------------------------------
@@ -269,7 +260,7 @@ def _modulo_15(results: Record) -> Record:
     each = [(share, name) for share in finals for name in finals[share]]
 
     def labels(cases: Iterable[tuple[float, str]]) -> str:
-        return _list(f"{SMALL[name].label} ({share:.0%})" for share, name in cases)
+        return "; ".join(f"{SMALL[name].label} ({share:.0%})" for share, name in cases)
 
     return {
         "small": finals,

@@ -6,8 +6,6 @@ replica is one network with its own weights, gates, split and setting, and repli
 other. A setting is a learning rate, a decay, and a factor on the weights as they are drawn.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass
@@ -266,11 +264,10 @@ def tell_tuning(curves: Curves, settings: list[Setting]) -> Record:
     by_setting = curves.test.reshape(len(curves.steps), len(settings), -1)
     last = by_setting[-LAST:].mean(axis=(0, 2))
     best = by_setting.max(axis=0).mean(axis=1)
+    heights = np.stack([last, best], axis=1).round(4)  # (settings, 2)
     keys = ("lr", "decay", "scale", "last", "best")
-    values = [
-        (*one, round(a, 4), round(b, 4)) for one, a, b in zip(settings, last, best, strict=True)
-    ]
-    return {"grid": [dict(zip(keys, map(float, row), strict=True)) for row in values]}
+    rows = np.concatenate([settings, heights], axis=1).tolist()
+    return {"grid": [dict(zip(keys, row, strict=True)) for row in rows]}
 
 
 def tell_splits(curves: Curves) -> Record:

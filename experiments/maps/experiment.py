@@ -6,8 +6,6 @@ mixing, whose map is read three ways. Trained students have several seeds; certi
 nothing random in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,10 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from convexformer.activations import Activations, extract
 from convexformer.datasets import SentencePairs
+from convexformer.plotting._style import MUTED, bare, styled
 from convexformer.probes._probe import BETAS, _axes, _split, _Texts
 from convexformer.probes._static import fit_static, share
 
@@ -317,20 +319,16 @@ def summary(results: Record) -> list[Record]:
     rows = []
     for name, found in (results["likeness"] | {"uniform": [results["uniform"]]}).items():
         shares = results["shares"][MAPS[name]] if name in MAPS else None
-        values = {} if shares is None else {"share": _over_heads(shares)}
+        values = {} if shares is None else {"share": np.mean(shares, axis=1)}
         for tokens, prefix in (("all", ""), ("words", "words_")):
             for measure in found[0][tokens]:
                 by_head = [training[tokens][measure] for training in found]
-                values[prefix + measure] = _over_heads(by_head)
+                values[prefix + measure] = np.mean(by_head, axis=1)
         means = {key: float(np.mean(numbers)) for key, numbers in values.items()}
         errors = {key: standard_error(numbers) for key, numbers in values.items()}
         row = {"map": name, "trainings": len(found), "share": None, **means}
         rows.append(row | {"errors": errors})
     return rows
-
-
-def _over_heads(trainings: list[list[float]]) -> list[float]:
-    return [float(np.mean(heads)) for heads in trainings]
 
 
 def facts(results: Record) -> Record:
@@ -360,3 +358,65 @@ def _beside(results: Record, name: str) -> str:
     verb = "more" if convex.mean() > other.mean() else "less"
     count = int(np.sum(convex > other if verb == "more" else convex < other))
     return f"{verb}, in {count} of {len(convex)} heads,"
+
+
+# The figure: a sentence in the eyes of a head and of its students ---------------------------------
+
+CELL = 0.155  # inches
+COLUMNS = 4
+LEFT, TOP, BOTTOM, GAP, TITLE, LABELS = 1.35, 0.65, 0.45, 0.2, 0.42, 0.75
+NAMES = ("teacher", *MAPS)
+
+
+@styled
+def draw(results: Record) -> Figure:
+    """A block per head, the most and the least static; in it the teacher and its students."""
+    from matplotlib import pyplot as plt
+
+    examples = results["examples"]
+    side = CELL * len(examples[0]["tokens"])
+    row = TITLE + side
+    block = -(-len(NAMES) // COLUMNS) * row + LABELS  # inches
+    width = LEFT + COLUMNS * (side + GAP)
+    height = TOP + len(examples) * block + BOTTOM
+    figure = plt.figure(figsize=(width, height))
+    for number, example in enumerate(examples):
+        for place, name in enumerate(NAMES):
+            down, across = divmod(place, COLUMNS)
+            x = LEFT + across * (side + GAP)
+            y = height - TOP - number * block - (down + 1) * row
+            ax = figure.add_axes((x / width, y / height, side / width, side / height))
+            _map(ax, np.array(example["maps"][name]))
+            ax.set_title(name, fontsize=10, fontweight="normal", pad=5)
+            middles = np.arange(len(example["tokens"])) + 0.5
+            if across == 0:
+                ax.set_yticks(middles, example["tokens"], fontsize=8)
+            if place + COLUMNS >= len(NAMES):  # the lowest
+                ax.set_xticks(middles, example["tokens"], fontsize=8, rotation=90)
+            if place == 0:
+                share = results["shares"]["convex"][0][example["head"]]
+                words = f"head {example['head']}: static share {share:.2f}"
+                ax.set_ylabel(words, fontsize=10, fontweight="bold")
+    title = f"What students of a head look at ({results['settings']['model']}, layer "
+    title += f"{results['settings']['layer']})"
+    figure.text(0.12 / width, 1 - 0.32 / height, title, fontsize=13, fontweight="bold")
+    note = (
+        "Rows are targets, columns tokens; every row sums to one, colours go with the root. The "
+        "most and the least static head; a sentence that no student has seen."
+    )
+    figure.text(0.12 / width, 0.15 / height, note, fontsize=8.5, color=MUTED)
+    return figure
+
+
+def _map(ax: Axes, A: Any) -> None:
+    A = np.maximum(A, 0.0)
+    total = A.sum(axis=1, keepdims=True)
+    A = A / np.where(total > 0, total, 1.0)
+    ax.pcolormesh(A, cmap="Blues", norm=PowerNorm(0.5, 0.0, 1.0))
+    ax.set_xlim(0, A.shape[1])
+    ax.set_ylim(A.shape[0], 0)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    bare(ax)
+    for spine in ax.spines.values():
+        spine.set(visible=True, color="#d5d9e0", linewidth=0.6)

@@ -6,8 +6,6 @@ is, seen from t:
 .. math:: C_{ts} = \sum_{k:\ s \text{ is place } k \text{ of } t} Z_k\ (+\ Z_{mean} / n)
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

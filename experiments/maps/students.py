@@ -3,11 +3,10 @@
 All heads of a layer are taught at once: their parameters and their losses are apart.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -26,10 +25,11 @@ class Lesson:
     Y: Tensor  # (N, n, heads, e), what is to be written
     mask: Tensor  # (N, n), bool
 
-    def batch(self, rows: Tensor) -> Lesson:
+    def batch(self, rows: Tensor) -> Self:
         """Some texts, no longer than the longest of them."""
         n = int(self.mask[rows].sum(dim=1).max())
-        return Lesson(self.X[rows, :n], self.V[rows, :n], self.Y[rows, :n], self.mask[rows, :n])
+        parts = (whole[rows, :n] for whole in (self.X, self.V, self.Y, self.mask))
+        return type(self)(*parts)
 
 
 class Student(nn.Module, ABC):

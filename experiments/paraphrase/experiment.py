@@ -11,8 +11,6 @@ absolute difference of both states. Whether one sentence says more than the othe
 worst.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +39,7 @@ SLOTS = 8  # worst matches of either sentence
 SCORES = 16  # worst distances of either sentence
 
 TOKENS = (
-    *(f"first, match {k + 1}" for k in range(SLOTS)),
-    *(f"second, match {k + 1}" for k in range(SLOTS)),
+    *(f"{which}, match {k + 1}" for which in ("first", "second") for k in range(SLOTS)),
     "[CLS]",
     "difference of means",
     "product of means",
@@ -185,8 +182,7 @@ class AttentionPooling(nn.Module):
         """Logits ``(N,)`` of states ``(N, n, d)``."""
         scores = (H @ self.query).masked_fill(~mask, torch.finfo(H.dtype).min)  # (N, n)
         pooled = torch.softmax(scores, 1)[:, None] @ H  # (N, 1, d)
-        logits: Tensor = self.read(pooled[:, 0])[:, 0]
-        return logits
+        return self.read(pooled[:, 0])[:, 0]
 
 
 def pooling(decay: float, seed: int, X: PairFeatures, y: Labels) -> tuple[Predict, Record]:
@@ -223,15 +219,14 @@ def pooling(decay: float, seed: int, X: PairFeatures, y: Labels) -> tuple[Predic
     return predict, {}
 
 
-STRENGTHS = tuple(rounded(np.geomspace(1e-4, 1e-1, 7)))  # C of logistic regression
+STRENGTHS = tuple(rounded(np.geomspace(1e-4, 1e-1, 7)))  # C of logistic regression; weight decay
 BETAS = tuple(rounded(np.geomspace(0.5, 0.02, 7)))  # fractions of beta_max
-DECAYS = tuple(rounded(np.geomspace(1e-4, 1e-1, 7)))
 PROBES = {
     "convex": Probe("convex attention on aligned slots", BETAS, convex),
     "first": Probe("logistic regression, [CLS]", STRENGTHS, logistic("first")),
     "pooled": Probe("logistic regression, mean-pooled states", STRENGTHS, logistic("pooled")),
     "scores": Probe("logistic regression, scores of matches", STRENGTHS, logistic("scores")),
-    "pooling": Probe("attention pooling, learned", DECAYS, pooling, seeds=SEEDS),
+    "pooling": Probe("attention pooling, learned", STRENGTHS, pooling, seeds=SEEDS),
 }
 
 

@@ -4,8 +4,6 @@ Every contestant has the same budget: `BUDGET` configurations, from which the va
 chooses. To add one, add an entry to ``contestants.toml`` and to `BUILDERS`.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json
@@ -101,12 +99,8 @@ class ScaledSVC(SVC):
 
 def flat(model: Any) -> Pipeline:
     """A classifier of vectors as one of tokens: they are laid side by side."""
-    return make_pipeline(FunctionTransformer(lay_side_by_side), model)
-
-
-def lay_side_by_side(X: NDArray[Any]) -> NDArray[Any]:
-    """Tokens ``(N, n, d)`` as vectors ``(N, n d)``."""
-    return np.ascontiguousarray(X).reshape(len(X), -1)
+    side_by_side = FunctionTransformer(lambda X: np.ascontiguousarray(X).reshape(len(X), -1))
+    return make_pipeline(side_by_side, model)
 
 
 # The small transformer: what one would write without convexity ------------------------------------
@@ -214,7 +208,7 @@ class TransformerClassifier:
         held_out_labels = torch.as_tensor(np.searchsorted(self.classes_, validation[1]))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.random_state)
-            self.network_ = self._build(X.shape[1:], len(self.classes_))
+            self.network_: Any = self._build(X.shape[1:], len(self.classes_))
             losses: list[float] = []
             best: dict[str, Tensor] = {}
             start = time.process_time()

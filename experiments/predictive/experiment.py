@@ -7,11 +7,9 @@ contestant fits its configurations on the training part; the one with the best v
 tested. Seconds are of processor time, on one thread.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +25,8 @@ from convexformer.datasets import TokenDataset
 from ..lab import Fields, Ledger, Record, averaged, grouped, listed, one_thread
 from .contestants import BUDGET, CONTESTANTS, MAX_SECONDS, TOL, Contestant
 
-DATASETS = {
-    "hla": datasets.hla,
-    "splice": datasets.splice,
-    "satimage": datasets.satimage,
-    "pendigits": datasets.pendigits,
-    "motion": datasets.motion,
-}
+NAMES = ("hla", "splice", "satimage", "pendigits", "motion")
+DATASETS: dict[str, Callable[[], TokenDataset]] = {name: getattr(datasets, name) for name in NAMES}
 SEEDS = (0, 1, 2, 3, 4)
 METRICS = {"hla": "AUC"}  # accuracy elsewhere
 
@@ -104,14 +97,10 @@ class Trial:
 
     models: list[Any]
     chosen: int  # the first of the best
+    best: Any
     test: tuple[NDArray[Any], NDArray[Any]]
     seconds: list[float]  # of every fit
     told: Record
-
-    @property
-    def best(self) -> Any:
-        """The model that was chosen."""
-        return self.models[self.chosen]
 
 
 def fit_all(data: TokenDataset, contestant: Contestant, seed: int) -> Trial:
@@ -133,7 +122,7 @@ def fit_all(data: TokenDataset, contestant: Contestant, seed: int) -> Trial:
         "config": contestant.grid[chosen],
         "validation_scores": [round(value, 6) for value in scores],
     }
-    return Trial(models, chosen, test, seconds, told)
+    return Trial(models, chosen, models[chosen], test, seconds, told)
 
 
 def contest(data: TokenDataset, contestant: Contestant, seed: int) -> Record:
@@ -211,9 +200,8 @@ def _cell(records: list[Record]) -> Record:
     cell = listed(records, ("seed", "score", "config"), "s")
     cell |= listed(records, ("validation_scores",))
     cell |= {"metric": records[0]["metric"]} | averaged(cell["scores"])
-    cell |= {
-        name: float(np.mean([r[name] for r in records])) for name in ("seconds", "fit_seconds")
-    }
+    for name in ("seconds", "fit_seconds"):
+        cell[name] = float(np.mean([record[name] for record in records]))
     if records[0]["relative_gap"] is not None:
         cell |= listed(records, ("relative_gap",), "s") | listed(records, ("tokens_used",))
         cell |= {"n_tokens": records[0]["n_tokens"]}

@@ -11,8 +11,7 @@ EXPERIMENT = lab.Experiment(Path(__file__).parent, "probes.md", facts, figures, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = lab.parser(EXPERIMENT, __doc__)
-    options = parser.parse_args(arguments)
+    options = lab.parser(EXPERIMENT, __doc__).parse_args(arguments)
     return EXPERIMENT.main(options, lambda ledger: run(ledger, sentence_pairs()))
 
 

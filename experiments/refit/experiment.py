@@ -6,8 +6,6 @@ samples of wide tokens are made anew. Three models are fitted to the same traini
 certified fit, its refit with a ridge chosen by cross-validation, and with nearly none.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Iterable

@@ -10,8 +10,6 @@ solved one by one, and objectives and bounds add up. Centres are fixed before th
 training tokens), so that the problem stays convex.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,128 +61,6 @@ class ConvexStudent:
         """As many rows as the design: ``(N, m c)``, or ``(N n, c)``."""
         _, m, c = part.Y.shape
         return part.Y.astype(np.float64).reshape(-1, m * c if self.offsets is None else c)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A convex student at the penalty that validation chose.
-
-    Attributes
-    ----------
-    certificate : Certificate
-        Of all classes of positions together, on all training samples.
-    losses : dict
-        Train, validation and test loss, of all texts.
-    chosen : float
-        Penalty as a fraction of beta_max.
-    curve : list of dict
-        Of every penalty: its share, seconds since the start, and losses on texts of all parts;
-        empty where there was nothing to choose.
-    seconds, seconds_of_all : float
-        Of processor time: from the data to the certified model at the chosen penalty alone, and
-        with the path that chose it. Measuring losses does not count.
-    active, groups : int
-        Groups of coefficients that are not zero, and their number.
-    parameters : int
-        Coefficients and intercepts, zero or not.
-    """
-
-    certificate: Certificate = field(repr=False)
-    losses: dict[str, float]
-    chosen: float
-    curve: list[dict[str, float]]
-    seconds: float
-    seconds_of_all: float
-    active: int
-    groups: int
-    parameters: int
-
-
-def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0, share: float | None = None) -> Fit:
-    """Choose a penalty on validation texts, along a path, and solve there to the tolerance.
-
-    Parameters
-    ----------
-    student : ConvexStudent
-    lesson : Lesson
-    seed : int
-        Of the centres of gates; without gates nothing is random.
-    share : float, optional
-        The penalty as a fraction of beta_max, where there is nothing to choose.
-    """
-    start = time.process_time()
-    centres = _centres(lesson.train, student.gates, seed)
-    train = _Samples.of(student, lesson.train, centres)
-    problems = train.problems(student)
-    beta_max = max(one.problem.beta_max for one in problems)
-    prepared = time.process_time() - start
-    others = {
-        "train": _Samples.of(student, lesson.train.first(WATCHED), centres),
-        "validation": _Samples.of(student, lesson.validation, centres),
-        "test": _Samples.of(student, lesson.test.first(WATCHED), centres),
-    }
-    path: list[dict[str, float]] = []
-    if share is None:
-        path = _path(student, problems, beta_max, others, prepared)
-        share = min(path, key=lambda point: point["validation"])["share"]
-    start = time.process_time()
-    (best,) = _solve(problems, [share * beta_max], student.tol)
-    certificate = train.certificate(student, problems, best)
-    alone = time.process_time() - start
-    test = _Samples.of(student, lesson.test, centres)
-    return Fit(
-        certificate=certificate,
-        losses={
-            "train": train.loss(problems, best),
-            "validation": others["validation"].loss(problems, best),
-            "test": test.loss(problems, best),
-        },
-        chosen=share,
-        curve=path,
-        seconds=prepared + alone,
-        seconds_of_all=(path[-1]["seconds"] if path else prepared) + alone,
-        active=sum(int(np.count_nonzero(np.any(one.Z, axis=(1, 2)))) for one in best),
-        groups=sum(len(one.Z) for one in best),
-        parameters=sum(one.Z.size + one.intercept.size for one in best),
-    )
-
-
-def _path(
-    student: ConvexStudent,
-    problems: list[ClassProblem],
-    beta_max: float,
-    parts: dict[str, _Samples],
-    clock: float,
-) -> list[dict[str, float]]:
-    """Losses along the penalties, from the strongest, until the validation loss rises.
-
-    To choose among penalties, gaps need not be as small as that of the model in the end.
-    """
-    path: list[dict[str, float]] = []
-    solutions = _solve(problems, [share * beta_max for share in student.betas], TO_CHOOSE)
-    for share in student.betas:
-        start = time.process_time()
-        found = next(solutions)
-        clock += time.process_time() - start
-        losses = {name: part.loss(problems, found) for name, part in parts.items()}
-        path.append({"share": share, "seconds": clock} | losses)
-        if _rising(path):
-            break
-    return path
-
-
-def _solve(
-    problems: list[ClassProblem], betas: list[float], tol: float
-) -> Iterator[tuple[Solution, ...]]:
-    """Solutions of all classes at one penalty after the other, each from the last."""
-    # Half of it, because what is certified is another problem with other rounding.
-    return zip(*(solve_path(one.problem, betas, tol=0.5 * tol) for one in problems), strict=True)
-
-
-def _rising(path: list[dict[str, float]]) -> bool:
-    """Whether the lowest validation loss lies `PATIENCE` penalties back."""
-    losses = [point["validation"] for point in path]
-    return len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE
 
 
 # Samples, and classes of them -------------------------------------------------------------------
@@ -320,3 +196,124 @@ def root(gram: Array) -> Array:
     R = np.zeros((rank, len(gram)))
     R[:, pivots - 1] = np.triu(U)[:rank]
     return R
+
+
+# A path of penalties, and the fit at the one that validation chooses ------------------------------
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A convex student at the penalty that validation chose.
+
+    Attributes
+    ----------
+    certificate : Certificate
+        Of all classes of positions together, on all training samples.
+    losses : dict
+        Train, validation and test loss, of all texts.
+    chosen : float
+        Penalty as a fraction of beta_max.
+    curve : list of dict
+        Of every penalty: its share, seconds since the start, and losses on texts of all parts;
+        empty where there was nothing to choose.
+    seconds, seconds_of_all : float
+        Of processor time: from the data to the certified model at the chosen penalty alone, and
+        with the path that chose it. Measuring losses does not count.
+    active, groups : int
+        Groups of coefficients that are not zero, and their number.
+    parameters : int
+        Coefficients and intercepts, zero or not.
+    """
+
+    certificate: Certificate = field(repr=False)
+    losses: dict[str, float]
+    chosen: float
+    curve: list[dict[str, float]]
+    seconds: float
+    seconds_of_all: float
+    active: int
+    groups: int
+    parameters: int
+
+
+def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0, share: float | None = None) -> Fit:
+    """Choose a penalty on validation texts, along a path, and solve there to the tolerance.
+
+    Parameters
+    ----------
+    student : ConvexStudent
+    lesson : Lesson
+    seed : int
+        Of the centres of gates; without gates nothing is random.
+    share : float, optional
+        The penalty as a fraction of beta_max, where there is nothing to choose.
+    """
+    start = time.process_time()
+    centres = _centres(lesson.train, student.gates, seed)
+    train = _Samples.of(student, lesson.train, centres)
+    problems = train.problems(student)
+    beta_max = max(one.problem.beta_max for one in problems)
+    prepared = time.process_time() - start
+    others = {
+        "train": _Samples.of(student, lesson.train.first(WATCHED), centres),
+        "validation": _Samples.of(student, lesson.validation, centres),
+        "test": _Samples.of(student, lesson.test.first(WATCHED), centres),
+    }
+    path: list[dict[str, float]] = []
+    if share is None:
+        path = _path(student, problems, beta_max, others, prepared)
+        share = min(path, key=lambda point: point["validation"])["share"]
+    start = time.process_time()
+    (best,) = _solve(problems, [share * beta_max], student.tol)
+    certificate = train.certificate(student, problems, best)
+    alone = time.process_time() - start
+    whole = others | {"train": train, "test": _Samples.of(student, lesson.test, centres)}
+    return Fit(
+        certificate=certificate,
+        losses={name: part.loss(problems, best) for name, part in whole.items()},
+        chosen=share,
+        curve=path,
+        seconds=prepared + alone,
+        seconds_of_all=(path[-1]["seconds"] if path else prepared) + alone,
+        active=sum(int(np.count_nonzero(np.any(one.Z, axis=(1, 2)))) for one in best),
+        groups=sum(len(one.Z) for one in best),
+        parameters=sum(one.Z.size + one.intercept.size for one in best),
+    )
+
+
+def _path(
+    student: ConvexStudent,
+    problems: list[ClassProblem],
+    beta_max: float,
+    parts: dict[str, _Samples],
+    clock: float,
+) -> list[dict[str, float]]:
+    """Losses along the penalties, from the strongest, until the validation loss rises.
+
+    To choose among penalties, gaps need not be as small as that of the model in the end.
+    """
+    path: list[dict[str, float]] = []
+    solutions = _solve(problems, [share * beta_max for share in student.betas], TO_CHOOSE)
+    for share in student.betas:
+        start = time.process_time()
+        found = next(solutions)
+        clock += time.process_time() - start
+        losses = {name: part.loss(problems, found) for name, part in parts.items()}
+        path.append({"share": share, "seconds": clock} | losses)
+        if _rising(path):
+            break
+    return path
+
+
+def _solve(
+    problems: list[ClassProblem], betas: list[float], tol: float
+) -> Iterator[tuple[Solution, ...]]:
+    """Solutions of all classes at one penalty after the other, each from the last."""
+    # Half of it, because what is certified is another problem with other rounding.
+    return zip(*(solve_path(one.problem, betas, tol=0.5 * tol) for one in problems), strict=True)
+
+
+def _rising(path: list[dict[str, float]]) -> bool:
+    """Whether the lowest validation loss lies `PATIENCE` penalties back."""
+    losses = [point["validation"] for point in path]
+    return len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE

@@ -6,8 +6,6 @@ Targets are the leading principal components of what the teacher writes. Only te
 positions are used, so that a position means the same in all of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +27,6 @@ TARGETS = {
     "first": "attention output at [CLS]",
     "output": "layer output, whole sequence",
 }
-KINDS = {"attention": "attention", "head": "heads", "first": "attention", "output": "output"}
 LEAST_TEXTS = 8  # in a part
 WATCHED = 400  # texts of a part on which curves are measured; what is reported is of all
 
@@ -143,7 +140,8 @@ class Lessons:
                 f"head must be below {self.found.n_heads}, the encoder's number of heads; got "
                 f"{task.head}."
             )
-        Y = self._read(KINDS[task.target])
+        kind = {"head": "heads", "first": "attention"}.get(task.target, task.target)
+        Y = self._read(kind)
         places: Any = {"head": np.s_[:, :, task.head], "first": np.s_[:, :1]}
         Y = [part[places.get(task.target, np.s_[:])] for part in Y]
         Y = components(Y, task.outputs)

@@ -11,8 +11,6 @@ lowest validation loss, a final job per seed. A convex student is one job: its p
 its tuning, and without gates nothing in it is random.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -150,9 +148,8 @@ def floor(student: str, part: Part, decay: float) -> Certificate:
         matrix = SequenceProblem(part.X.astype(np.float64), part.Y.astype(np.float64))
         return solve_sequence(matrix, beta, tol=1e-3, max_time=120).certificate
     Y = part.Y.reshape(len(part), -1)
-    return solve(
-        Problem(TokenDesign(part.X), Squared(), TokenOutput(), Y), beta, tol=1e-4
-    ).certificate
+    problem = Problem(TokenDesign(part.X), Squared(), TokenOutput(), Y)
+    return solve(problem, beta, tol=1e-4).certificate
 
 
 def known_floor(row: Record) -> float | None:

@@ -1,7 +1,5 @@
 """The page of the student-teacher experiment: who is ahead, what is proved, and its figures."""
 
-from __future__ import annotations
-
 from operator import itemgetter
 from typing import Any
 
@@ -117,8 +115,16 @@ def draw_curves(results: Record, rows: dict[str, Record], names: tuple[str, ...]
     for ax, (key, title) in zip(axes, PANELS.items(), strict=True):
         for name in shown:
             _line(ax, rows[name], key, COLORS.get(name, MUTED), results["labels"][name])
-        _dress(ax, title)
-    _floors(axes[0], rows, shown)
+        ax.set_title(title)
+        ax.set_xlabel("seconds of processor time")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        few_numbers(ax.xaxis, (1.0,), "g")
+        few_numbers(ax.yaxis, (1.0, 2.0, 3.0, 4.0, 5.0, 7.0), "g")
+    for name in shown:
+        if (floor := known_floor(rows[name])) is not None:  # of the student's class
+            look: Any = {"linewidth": 0.9, "dashes": (1, 2), "zorder": 0}
+            axes[0].axhline(floor, color=COLORS.get(name, MUTED), **look)
     legend(figure, axes[1])
     return figure
 
@@ -134,23 +140,6 @@ def _line(ax: Axes, row: Record, key: str, color: str, label: str) -> None:
     else:
         curve = row["curve"]
         ax.plot(curve["seconds"][1:], curve[key][1:], color=color, linewidth=1.5, label=label)
-
-
-def _floors(ax: Axes, rows: dict[str, Record], shown: list[str]) -> None:
-    """Certified bounds of the classes of students that have one."""
-    for name in shown:
-        floor = known_floor(rows[name])
-        if floor is not None:
-            ax.axhline(floor, color=COLORS.get(name, MUTED), linewidth=0.9, dashes=(1, 2), zorder=0)
-
-
-def _dress(ax: Axes, title: str) -> None:
-    ax.set_title(title)
-    ax.set_xlabel("seconds of processor time")
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    few_numbers(ax.xaxis, (1.0,), "g")
-    few_numbers(ax.yaxis, (1.0, 2.0, 3.0, 4.0, 5.0, 7.0), "g")
 
 
 # Who wins ---------------------------------------------------------------------------------------

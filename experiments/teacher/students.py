@@ -8,11 +8,10 @@ by AdamW's loop (:class:`~convexformer.nn.Trainer`) with the same batches, avera
 the convex problems' units, :math:`\lambda = \beta / \sum Y^2`.
 """
 
-from __future__ import annotations
-
 import copy
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from convexformer import nn as layers
 
+from ..lab import picked
 from .data import WATCHED, Lesson, Part
 
 Point = dict[str, float]
@@ -65,8 +65,7 @@ class Perceptron(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Scores ``(N, n, c)``."""
-        scores: Tensor = self.layers(X)
-        return scores
+        return self.layers(X)
 
     def decay(self) -> Tensor:
         """Sum of the squared entries of both matrices."""
@@ -77,23 +76,17 @@ def make(student: Student, part: Part) -> nn.Module:
     """The network of a student for data of this shape, with weights drawn anew."""
     (_, n, d), (_, m, c) = part.X.shape, part.Y.shape
     if student.kind == "softmax":
-        model = layers.SoftmaxAttention(
-            d,
-            c,
-            student.heads,
-            head_dim=student.head_dim,
-            scaled=student.scaled,
-            readout="first" if m == 1 else "sequence",
-        )
+        options = picked(vars(student), ("head_dim", "scaled"))
+        options["readout"] = "first" if m == 1 else "sequence"
+        model = layers.SoftmaxAttention(d, c, student.heads, **options)
         if student.small:
             with torch.no_grad():
                 model.query.mul_(SMALL)
                 model.key.mul_(SMALL)
         return model
     if student.kind == "simplex":
-        if m == 1:
-            return layers.SimplexAttention(n, d, c, student.heads, intercept=True)
-        return layers.SequenceAttention(n, d, c, student.heads, intercept=True)
+        kind: Any = layers.SimplexAttention if m == 1 else layers.SequenceAttention
+        return kind(n, d, c, student.heads, intercept=True)
     if student.kind == "convex":
         return layers.ConvexLayer(n, d, m * c, intercept=True)
     if student.kind == "perceptron":
@@ -107,8 +100,7 @@ def penalty(student: Student, model: Any) -> Tensor:
         return torch.zeros(())
     if student.kind == "softmax" and student.decayed == "values":
         return model.value.square().sum() + model.output.square().sum()
-    decay: Tensor = model.decay()
-    return decay
+    return model.decay()
 
 
 def predict(model: nn.Module, X: Tensor, m: int) -> Tensor:
@@ -146,18 +138,6 @@ class Training:
     parameters: int
 
 
-@dataclass
-class _Best:
-    """Weights with the lowest validation loss so far."""
-
-    loss: float = float("inf")
-    state: dict[str, Tensor] = field(default_factory=dict)
-
-    def see(self, loss: float, model: nn.Module) -> None:
-        if loss < self.loss:
-            self.loss, self.state = loss, copy.deepcopy(model.state_dict())
-
-
 def train(
     student: Student,
     lesson: Lesson,
@@ -177,7 +157,7 @@ def train(
     m = lesson.train.Y.shape[1]
     torch.manual_seed(seed)
     model = make(student, lesson.train)
-    best = _Best()
+    best: dict[str, Any] = {"loss": math.inf}  # weights with the lowest validation loss so far
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         error = (predict(model, x, m) - y).square().mean() / variances["train"]
@@ -188,8 +168,8 @@ def train(
             name: _error(model, X[:most], Y[:most], m) / variances[name]
             for name, (X, Y) in tensors.items()
         }
-        if most is not None:
-            best.see(point["validation"], model)
+        if most is not None and point["validation"] < best["loss"]:
+            best.update(loss=point["validation"], state=copy.deepcopy(model.state_dict()))
         return point | {"objective": point["train"] + decay * penalty(student, model).item()}
 
     trainer = layers.Trainer(
@@ -201,7 +181,7 @@ def train(
         measure=measure,
     )
     curve = trainer.run(stop=lambda curve: stalled(curve, patience))
-    trainer.averaged.load_state_dict(best.state)
+    trainer.averaged.load_state_dict(best["state"])
     with torch.no_grad():
         final = measure(trainer.averaged, None)
     objective = final.pop("objective")

@@ -13,19 +13,19 @@ SHAPES = [(9, 20, 4, 3), (9, 20, 1, 1), (5, 2, 7, 4), (32, 16, 8, 1)]
 @pytest.mark.parametrize("hidden", [None, 11])
 def test_formulas_are_what_is_counted(n, d, h, c, hidden):
     for cost in costs(n, d, h, c, hidden):
-        assert cost.counted_parameters == cost.parameters, cost
-        assert cost.counted_flops == cost.flops, cost
+        assert cost["counted_parameters"] == cost["parameters"], cost
+        assert cost["counted_flops"] == cost["flops"], cost
 
 
 @pytest.mark.parametrize(("n", "d", "h", "c"), SHAPES)
 def test_formula_texts_are_the_values(n, d, h, c):
     names = {"n": n, "d": d, "h": h, "c": c, "m": 4 * d}
     for cost in costs(n, d, h, c):
-        assert evaluate(cost.parameters_formula, names) == cost.parameters
-        assert evaluate(cost.flops_formula, names) == cost.flops
-        if not cost.correction:  # the printed formulas are then right, FLOPs to a constant
-            assert evaluate(cost.paper_parameters, names) == cost.parameters
-            assert cost.flops / evaluate(cost.paper_flops, names) <= 5
+        assert evaluate(cost["parameters_formula"], names) == cost["parameters"]
+        assert evaluate(cost["flops_formula"], names) == cost["flops"]
+        if not cost["correction"]:  # the printed formulas are then right, FLOPs to a constant
+            assert evaluate(cost["paper_parameters"], names) == cost["parameters"]
+            assert cost["flops"] / evaluate(cost["paper_flops"], names) <= 5
 
 
 def evaluate(formula, names):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from experiments.equivalence import experiment as equivalence
 from experiments.equivalence.__main__ import EXPERIMENT
-from experiments.equivalence.experiment import CLOSE, OPTIMIZERS, Settings, run, select
+from experiments.equivalence.experiment import CLOSE, OPTIMIZERS, Settings, run
 from experiments.equivalence.figure import LOW, draw
 from experiments.equivalence.problems import CASES
 from experiments.lab import Ledger
@@ -26,6 +26,11 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def results(folder):
     return run(Ledger(folder), [NAME], TINY)
+
+
+def select(results, **wanted):
+    """Rows of the results with these values."""
+    return [row for row in results["rows"] if wanted.items() <= row.items()]
 
 
 def run_alone(job):

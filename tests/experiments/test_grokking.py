@@ -219,10 +219,9 @@ def test_tuning_never_sees_the_test_half(monkeypatch, tmp_path):
     ledger = Ledger(tmp_path)
     for name in CONTESTANTS:
         recipe = grokking.recipe_for(ledger, name)
-        ledger.do_all(grokking.contest_jobs(name, recipe))
-    ledger.do_all(grokking.ablation_jobs(recipe))
-    best = grokking.depth_recipe(ledger, 2, 60_000)
-    ledger.do_all(grokking.depth_jobs(2, 60_000, best))
+        ledger.do_each(grokking.contest_jobs(name, recipe))
+    ledger.do_each(grokking.ablation_jobs(recipe))
+    grokking.depth(ledger, 2, 60_000)
 
     def parts(tuning):
         chosen = [job for job in jobs if job.tuning == tuning and job.study != "splits"]

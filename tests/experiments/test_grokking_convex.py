@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from experiments.grokking import convex as grokking_convex
-from experiments.grokking.convex import ConvexJob, convex_jobs, learnt_embedding
+from experiments.grokking import jobs as grokking_convex
+from experiments.grokking.jobs import ConvexJob, convex_jobs, learnt_embedding
 
 from convexformer.datasets import modular_division
 

@@ -186,7 +186,9 @@ def test_choices_at_an_edge_of_the_range_are_told(results):
     gated = row_of(results, "gated")
     for lr, told in ((0.01, False), (0.08, True)):
         gated["recipe"] |= {"lr": lr, "weight_decay": 1.0}
-        assert ("gated layer;" in facts(results)["at_edges"]) == told
+        assert row_of(facts(results), "gated")["edge"] == told
+        (line,) = (x for x in EXPERIMENT.text(results).splitlines() if "- Chosen at an edge" in x)
+        assert (" gated layer;" in line) == told
 
 
 def test_what_was_hardly_chosen_is_told(results):

@@ -13,7 +13,7 @@ from experiments.lab import Ledger, is_of, read_lines
 from experiments.maps import experiment as maps
 from experiments.maps import students as map_students
 from experiments.maps.__main__ import EXPERIMENT
-from experiments.maps.figure import draw
+from experiments.maps.experiment import draw
 from tests.small_models import WORDS, make_bert, save
 
 from convexformer.datasets import SentencePairs

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from experiments.equivalence.starts import train_starts
+from experiments.equivalence.experiment import train_starts
 from scipy.linalg import null_space
 
 STARTS = 200
