@@ -38,7 +38,7 @@ MOST_STEPS = 20
 MOST_EXITS = 6  # solves within a step, after each of which cells leave
 MOST_HALVINGS = 10  # of a step
 SLOW = 0.5  # part of a gap left by a step that is slow
-MOST_SLOW = 2  # slow steps in a row, after which another strategy takes over
+MOST_SLOW = 4  # slow steps in a row, after which another strategy takes over
 BLOCK_NUMBERS = 1 << 23  # scores that are held at once
 BLOCK_WORK = 1 << 32  # multiply-adds of a product: time is looked at between products
 
@@ -95,12 +95,13 @@ class NewtonSteps:
         radius = self.beta * penalty.column(len(groups))
         Z0, g = at.Z[groups], at.M[groups].copy()
         Z, norms = Z0.copy(), penalty.norms(Z0)
-        enters = (norms == 0) & (penalty.norms(g) > radius)
-        if enters.any():
-            move = model.entry(np.where(enters[:, None, :], g, 0.0), radius, penalty.separable)
-            Z += move
-            g -= model.apply(move)
+        fresh = np.zeros(norms.shape, dtype=bool)  # cells that have entered in this step
         for _ in range(MOST_EXITS):
+            # A cell that leaves because it points the wrong way enters again along its correlation.
+            enters = (penalty.norms(Z) == 0) & (penalty.norms(g) > radius) & ~fresh
+            if enters.any():
+                move = model.entry(np.where(enters[:, None, :], g, 0.0), radius, penalty.separable)
+                Z, g, fresh = Z + move, g - model.apply(move), fresh | enters
             norms = penalty.norms(Z)
             if not norms.any():
                 break
