@@ -73,7 +73,7 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
             else:
                 if steps is None:
                     steps = NewtonSteps(task)
-                found = steps.step(at, X)
+                found = steps.step(at, X) or steps.step(at, X, again=False)
         if found is None:
             return at, clock.expired
         at = found
@@ -87,8 +87,8 @@ class NewtonSteps:
         self.task, self.beta = task, task.beta
         self.sketch: Sketch | None = None
 
-    def step(self, at: Point, X: LowPrecision) -> Point | None:
-        """A better point than `at`, or None."""
+    def step(self, at: Point, X: LowPrecision, again: bool = True) -> Point | None:
+        """A better point than `at`, or None; cells that leave may enter `again`."""
         problem, groups = at.problem, X.groups
         penalty = problem.penalty.of(groups)
         model = Model(X, problem.risk, at.F)
@@ -96,10 +96,10 @@ class NewtonSteps:
         Z0, g = at.Z[groups], at.M[groups].copy()
         Z, norms = Z0.copy(), penalty.norms(Z0)
         fresh = np.zeros(norms.shape, dtype=bool)  # cells that have entered in this step
-        for _ in range(MOST_EXITS):
+        for k in range(MOST_EXITS):
             # A cell that leaves because it points the wrong way enters again along its correlation.
             enters = (penalty.norms(Z) == 0) & (penalty.norms(g) > radius) & ~fresh
-            if enters.any():
+            if enters.any() and (again or k == 0):
                 move = model.entry(np.where(enters[:, None, :], g, 0.0), radius, penalty.separable)
                 Z, g, fresh = Z + move, g - model.apply(move), fresh | enters
             norms = penalty.norms(Z)
