@@ -15,7 +15,6 @@ from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from ..problem import Point
 from ..problem.stopping import check_stop, until
@@ -49,6 +48,8 @@ class FactoredStart:
 
     def run(self) -> tuple[Array, Array]:
         """Coefficients ``(groups, d, c)`` and the intercept of the least gap."""
+        from scipy.optimize import minimize  # here, because its import takes 60 ms
+
         Z, M = self.at.Z[self.X.groups], self.at.M[self.X.groups]
         norms, size = (self.penalty.norms(part)[:, None, :] for part in (Z, M))
         s = np.sqrt(np.where(norms > 0, norms, self._first_step(M, size)))
