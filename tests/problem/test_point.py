@@ -159,7 +159,7 @@ def test_copies_of_a_problem_have_points_of_their_own():
     assert problem.null.problem is problem
     for other in (
         problem.outputs([0, 2]),
-        problem.rotated(np.eye(3)[:, :2]),
+        problem._with_targets(problem.Y[:, :2], problem.shift[:2]),
         problem.with_loss(small("huber").problem().loss),
     ):
         assert other.null.problem is other and other.null is not problem.null

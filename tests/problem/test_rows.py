@@ -82,7 +82,7 @@ def test_the_optimum_is_found_and_copies_keep_their_own():
     assert solve(problem, 0.1 * problem.beta_max, tol=1e-9).converged
     Z = np.ones((6, 5, 1))
     problem.at(Z)
-    others = problem.outputs([0]), problem.rotated(np.array([[-1.0]]))
+    others = problem.outputs([0]), problem._with_targets(-problem.Y, -problem.shift)
     assert np.abs(others[0].at(Z).V - others[1].at(Z).V).max() > 1.0
     for other, point in ((o, p) for o in others for p in (o.at(Z), dual_at(o, o.scores(Z)))):
         assert point.V is not None and other._follows

@@ -1,4 +1,4 @@
-/* Sweeps of block descent over tokens: what sweeps.py asks for, compiled.
+/* Block coordinate descent over tokens, in sweeps that end with Anderson's extrapolation.
 
    minimise over Z   1/2 ||v||^2 + sum_k limit_k ||Z_k||,   v = y - sum_k A_k' Z_k
 
@@ -7,7 +7,7 @@
    It takes the squares of v and the correlations M_k = A_k v to begin with, then changes only, e,
    either of v, or, where samples are many, of M: in samples or in coefficients. In samples tokens
    are float32 or int16, and sums of some products float32; what these add up to is float64, as all
-   is in coefficients. cycle_numpy.py says the same in NumPy, and stands in where nothing was compiled. */
+   is in coefficients. _numpy.py has the same in NumPy. */
 
 #include "common.h"
 #include "block_descent.h"

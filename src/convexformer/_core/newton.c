@@ -1,8 +1,8 @@
-/* Newton's method for a logistic loss, or a softmax, on some tokens: what curved.py asks for.
+/* Newton's method for a logistic loss, or a softmax, on some tokens.
 
    minimise over Z, b   sum_i a_i loss(f_i, y_i) + sum_e limit_e ||Z_e||,   f = A Z + 1 b'
 
-   Every step minimises the second-order model by sweeps (_sweeps.c), the intercepts eliminated, and
+   Every step minimises the second-order model by block descent (block_descent.h), the intercepts eliminated, and
    searches the objective along the move. A call takes what its arithmetic takes, where in NumPy
    calls would outweigh that.
 

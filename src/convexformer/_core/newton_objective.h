@@ -1,6 +1,6 @@
 /* A logistic loss, or a softmax, and a penalty of some tokens: values, slopes, and the gap.
 
-   Included by _curved.c, which says what is minimised and how things are ordered. */
+   Included by newton.c, which says what is minimised and how things are ordered. */
 
 typedef struct {
     Columns *X;

@@ -122,7 +122,9 @@ class AttentionPenalty(Penalty):
         return found + 2.0**-52 * (self.n_tokens + 8) * size
 
     def prox(self, Z: Array, step: float) -> Array:
-        raise NotImplementedError("The proximal step is convexformer.solvers.row_prox.prox.")
+        raise NotImplementedError(
+            "The proximal step is convexformer.solvers.matrix_targets.row_prox.prox."
+        )
 
 
 class PositionProblem(Problem):

@@ -307,14 +307,6 @@ class Problem:
             other.__dict__["null"] = null.of_outputs(other, indices)
         return other
 
-    def rotated(self, axes: Array) -> Problem:
-        """The problem of the outputs ``Y axes``, for orthonormal `axes` ``(c, r)``.
-
-        Where loss and penalty see only lengths over outputs, and `axes` span the rows of Y, its
-        solutions times ``axes'`` are those of this problem.
-        """
-        return self._with_targets(self.Y @ axes, self.shift @ axes)
-
     @property
     def principal_axes(self) -> Array:
         """Axes of the targets, largest first, less those along which they do not vary."""

@@ -30,7 +30,6 @@ CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
-SHORTEST = 512  # columns of a run, on average, that are worth reading by themselves
 LARGE_GRAM = 2e7  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 
@@ -67,34 +66,20 @@ class LowPrecision:
     groups: Groups
     dim: int
 
-    def predict(self, Z: Array, used: NDArray[np.bool_] | None = None) -> Array:
-        """``sum_k A_k Z_k`` of ``Z (groups, d, c)``, zero but where `used`."""
+    def predict(self, Z: Array) -> Array:
+        """``sum_k A_k Z_k`` of ``Z (groups, d, c)``."""
         Z = Z.reshape(-1, Z.shape[2])
         Z32, size = _float32(Z)
-        F = sum(product(self.A[:, run], Z32[run]) for run in self._runs(used))
-        F = (self.unit * size) * np.asarray(F, dtype=np.float64)
+        F = (self.unit * size) * np.asarray(product(self.A, Z32), dtype=np.float64)
         return F if self.offset is None else F + self.offset @ Z
 
-    def correlate(self, V: Array, used: NDArray[np.bool_] | None = None) -> Array:
-        """``A_k' V``, ``(groups, d, c)``; what it is where not `used` is of no interest."""
+    def correlate(self, V: Array) -> Array:
+        """``A_k' V``, ``(groups, d, c)``."""
         V32, size = _float32(V)
-        M: Array = np.zeros((self.A.shape[1], V.shape[1]))
-        for run in self._runs(used):
-            M[run] = transposed_product(self.A[:, run], V32)
-        M *= self.unit * size
+        M = (self.unit * size) * np.asarray(transposed_product(self.A, V32), dtype=np.float64)
         if self.offset is not None:
             M += self.offset[:, None] * V.sum(axis=0)
         return M.reshape(len(self.groups), self.dim, -1)
-
-    def _runs(self, used: NDArray[np.bool_] | None) -> list[slice]:
-        """Columns of `used` groups as they follow each other; all where runs would be short."""
-        everything = [slice(0, self.A.shape[1])]
-        if used is None or self.A.nbytes < TUNING.cache_bytes or not np.any(used):
-            return everything
-        edges = np.flatnonzero(np.diff(used, prepend=False, append=False)) * self.dim
-        runs = [slice(a, b) for a, b in edges.reshape(-1, 2).tolist()]
-        length = np.count_nonzero(used) * self.dim
-        return runs if length >= SHORTEST * len(runs) else everything
 
     def gram(self, groups: Groups, weight: Array) -> tuple[Array, Array]:
         """``X' diag(w) X`` and ``X' w`` of the columns X of some of the groups, for ``w >= 0``."""
@@ -276,8 +261,8 @@ class Grams:
 class Kernels:
     """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`.
 
-    They are formed anew at every eta; where samples are few beside channels, each token's own
-    kernel is kept.
+    Exact kernels are formed anew at every eta, or, where samples are few beside channels, summed
+    from each token's own. The last kernel in float32 is kept, and brought up to date.
     """
 
     def __init__(self, design: Design, center: Array | None) -> None:
@@ -301,7 +286,7 @@ class Kernels:
         return K
 
     def may_be_rough(self, groups: Groups) -> bool:
-        """Whether a small kernel is worth forming in float32, if that is good enough."""
+        """Whether a kernel is worth forming in float32, if that is good enough."""
         work = self.design.n_samples**2 * self.design.dim * len(groups)
         return self.serves_rough and work > LARGE_GRAM and not self.keeps_own(len(groups))
 
