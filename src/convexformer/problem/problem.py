@@ -276,7 +276,9 @@ class Problem:
         sizes = norms.max(axis=0, initial=0.0)
         if not self.separable:
             sizes = sizes.max(keepdims=True)
-        limits = [beta / size if size > 0 and self.beta_max > 0 else np.inf for size in sizes]
+        limits = [
+            beta / size if size > 0 and self.beta_max > 0 else np.inf for size in sizes.tolist()
+        ]
         ray = self.ray(V) if ray is None else ray
         if ray is None:
             return self.risk.dual_value(V, np.minimum(1.0, limits))
