@@ -1,21 +1,15 @@
-"""Systems among samples: what float32 and factors near by are good for, and when they are not."""
+"""Systems among samples and among coefficients are the same quadratic form."""
 
 import numpy as np
 import pytest
 from tests.strategies import tune
 
-from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput
-from convexformer.solvers import newton, solve, workspace
-from convexformer.solvers.quadratic_systems import KernelSystem
+from convexformer.problem import Problem, Softmax, Squared, Token, TokenDesign, TokenOutput
+from convexformer.solvers import newton, solve
+from convexformer.solvers.quadratic_systems import GramSystem, KernelSystem, softmax_root
 from convexformer.solvers.workspace import Workspace
 
 GROUPS = np.arange(12)
-
-
-@pytest.fixture(autouse=True)
-def any_size(monkeypatch):
-    """Small kernels serve as well as large ones here."""
-    monkeypatch.setattr(workspace, "LARGE_GRAM", 0.0)
 
 
 def made(intercept, scale=1.0, mean=0.0, seed=0):
@@ -26,53 +20,68 @@ def made(intercept, scale=1.0, mean=0.0, seed=0):
     return Problem(TokenDesign(X), Squared(), TokenOutput(), Y, weight, intercept)
 
 
-def system(problem, kernels):
-    R = problem.null.V
-    return KernelSystem(kernels, GROUPS, problem.weight, R, np.zeros_like(R), 1.0)
+def kernel_system(problem, C, n_cells):
+    kernels, at = Workspace(problem).kernels, problem.null
+    return KernelSystem(kernels, GROUPS, C, at.V, at.S, n_cells, 1.0)
 
 
-@pytest.fixture
-def formed(monkeypatch):
-    """Precisions of the kernels that were formed."""
-    precisions, kernel = [], TokenDesign.kernel
-
-    def noted(design, groups, eta, center, dtype=np.float64, half=False):
-        precisions.append(dtype)
-        return kernel(design, groups, eta, center, dtype, half)
-
-    monkeypatch.setattr(TokenDesign, "kernel", noted)
-    return precisions
+def same_states(one, other, cells):
+    """Two systems of the same form, at the same eta."""
+    assert one.value == pytest.approx(other.value, rel=1e-9)
+    np.testing.assert_allclose(one.z, other.z, atol=1e-9 * np.abs(other.z).max())
+    np.testing.assert_allclose(one.g, other.g, atol=1e-9 * np.abs(other.g).max())
+    np.testing.assert_allclose(one.squares, other.squares, rtol=1e-7)
 
 
-def states(problem, etas):
-    """Of kernels that may be rough, and of exact ones."""
-    exact = Workspace(problem).kernels
-    exact.serves_rough = False
-    for kernels in (Workspace(problem).kernels, exact):
-        own = system(problem, kernels)
-        yield [own.solve(eta, 1e-20) for eta in etas]
+def values(system, etas):
+    """Differences of values: samples and coefficients count from different constants."""
+    states = [system.solve(eta) for eta in etas]
+    for state in states:
+        state.value -= states[0].value
+    return states[1:]
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_rough_kernels_serve_as_exact_ones_do(intercept, formed):
+def test_samples_and_coefficients_agree_for_one_output(intercept):
     problem, rng = made(intercept), np.random.default_rng(1)
-    eta = np.where(GROUPS < 7, 0.1 * rng.random(12), 0.0)
-    near, far = eta * (1 + 0.05 * rng.random(12)), eta + 0.1 * (GROUPS == 8)
-    rough, exact = states(problem, [np.zeros(12), eta, near, far])
-    assert formed == 2 * [np.float32] + 3 * [np.float64]  # none of zero, nor of what is near
-    for one, other in zip(rough, exact, strict=True):
-        assert one.value == pytest.approx(other.value, rel=1e-10)
-        np.testing.assert_allclose(one.g, other.g, atol=1e-7 * np.abs(other.g).max())
+    root = np.sqrt(problem.weight)[:, None, None]
+    Q = problem.quadratic(GROUPS, problem.null.F)[0]
+    coefficients = GramSystem(Q, problem.null.M.reshape(-1, 1), 12, 1.0)
+    samples = kernel_system(problem, root, 1)
+    etas = [np.zeros(12), 0.1 * rng.random(12), np.where(GROUPS < 7, rng.random(12), 0.0)]
+    cells = np.array([1, 3, 8])
+    for one, other in zip(values(samples, etas), values(coefficients, etas), strict=True):
+        same_states(one, other, cells)
+        expected = coefficients.curvature(other, cells)
+        np.testing.assert_allclose(samples.curvature(one, cells), expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize(("scale", "mean"), [(1e25, 0.0), (1.0, 1e5)])
-def test_where_float32_does_not_serve_it_is_not_asked_again(scale, mean, formed):
-    problem = made(False, scale, mean)
-    eta = np.ones(12)
-    rough, exact = states(problem, [eta, 2 * eta])
-    assert formed == [np.float32, *4 * [np.float64]]
-    for one, other in zip(rough, exact, strict=True):
-        assert one.value == pytest.approx(other.value, rel=1e-10)
+@pytest.mark.parametrize("penalty", [Token, TokenOutput])
+def test_samples_and_coefficients_agree_for_a_softmax(penalty):
+    rng = np.random.default_rng(2)
+    Y = np.eye(3)[rng.integers(3, size=40)]
+    design, penalty = TokenDesign(rng.normal(size=(40, 12, 4))), penalty()
+    problem = Problem(design, Softmax(), penalty, Y, rng.random(40) + 0.1)
+    n_cells = penalty.cells(3)
+    H = problem.risk.curvature(problem.null.F)
+    C = np.sqrt(problem.weight)[:, None, None] * softmax_root(H)
+    np.testing.assert_allclose(
+        C @ C.transpose(0, 2, 1),
+        problem.weight[:, None, None] * (H[:, :, None] * (np.eye(3) - H[:, None, :])),
+        atol=1e-14,
+    )
+    every = np.ones((12, 3), dtype=bool)
+    Q = problem.quadratic(GROUPS, problem.null.F, 0.0, every)[0]
+    M = np.ascontiguousarray(problem.null.M.transpose(0, 2, 1)).reshape(-1, 1)
+    coefficients = GramSystem(Q, M, 12 * n_cells, 1.0)
+    samples = kernel_system(problem, C, n_cells)
+    etas = [np.zeros(12 * n_cells), *rng.random((2, 12 * n_cells))]
+    cells = np.array([1, 4, 11])
+    for one, other in zip(values(samples, etas), values(coefficients, etas), strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-9)
+        np.testing.assert_allclose(one.z.ravel(), other.z.ravel(), atol=1e-9)
+        expected = coefficients.curvature(other, cells)
+        np.testing.assert_allclose(samples.curvature(one, cells), expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("size", [1e-50, 1e-25, 1.0, 1e25])

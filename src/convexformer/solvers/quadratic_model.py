@@ -28,7 +28,7 @@ from . import choose
 from .block_descent import minimise_quadratic
 from .choose import COMPILED
 from .linalg import bounded_quadratic
-from .quadratic_systems import Cells, GramSystem, JointKernelSystem, KernelSystem, State, System
+from .quadratic_systems import Cells, GramSystem, KernelSystem, State, System, softmax_root
 from .solution import ROUNDING, Task
 from .workspace import LARGE_GRAM
 
@@ -165,16 +165,18 @@ class SecondOrderModel:
         return np.float64 if self.precise or small else np.float32
 
     def _kernel_systems(self) -> list[System]:
-        problem, kernels, groups, beta = self.problem, self.work.kernels, self.groups, self.beta
-        R, F0, weight = self.at.V, self.at.S, problem.weight
-        H = problem.risk.curvature(self.at.F, self.damping)
+        problem, at, n_cells = self.problem, self.at, self.cells.shape[1]
+        H = problem.risk.curvature(at.F, self.damping)
         if self._joint:
-            n_cells = self.cells.shape[1]
-            return [JointKernelSystem(kernels, groups, weight, H, R, F0, n_cells, beta)]
-        W = weight[:, None] * H
-        outputs = [np.arange(problem.n_outputs)] if problem.loss.quadratic else None
-        outputs = outputs or [np.array([j]) for j in range(problem.n_outputs)]
-        return [KernelSystem(kernels, groups, W[:, j[0]], R[:, j], F0[:, j], beta) for j in outputs]
+            C = np.sqrt(problem.weight[:, None, None]) * softmax_root(H)
+            parts = [(C, at.V, at.S)]
+        else:
+            root = np.sqrt(problem.weight[:, None] * H)
+            columns = [slice(j, j + 1) for j in range(problem.n_outputs)]
+            parts = [(root[:, j, None], at.V[:, j], at.S[:, j]) for j in columns]
+            n_cells = 1
+        kernels, groups, beta = self.work.kernels, self.groups, self.beta
+        return [KernelSystem(kernels, groups, *part, n_cells, beta) for part in parts]
 
 
 @dataclass
@@ -216,10 +218,7 @@ class SecularNewton:
 
     def minimise(self, eta: Array, target: float, max_iter: int = 100) -> Array:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
-        # An error of the systems shows in the gap as its square root times the penalty's.
-        size = self.bulk + float(self.radius @ (eta * self.radius)) / self.beta
-        self.accuracy = 0.1 * target * (0.1 * target / max(size, target))
-        self.noise = 1e-3 * target
+        self.noise = 1e-3 * target  # of values, which round where systems are in samples
         try:
             at = self._point(eta)
         except np.linalg.LinAlgError:  # a start so large that its system cannot be factorised
@@ -250,7 +249,7 @@ class SecularNewton:
 
     def _point(self, eta: Array) -> _Point:
         check_stop()
-        states = [system.solve(eta, self.accuracy) for system in self.systems]
+        states = [system.solve(eta) for system in self.systems]
         value = sum(state.value for state in states)
         value += 0.5 * self.beta * float((self.radius / self.beta) ** 2 @ eta)
         sizes, norms = (np.sqrt(sum(state.squares[i] for state in states)) for i in (0, 1))
@@ -270,8 +269,7 @@ class SecularNewton:
         # Newton on 1/||g|| = 1/radius, nearly linear in eta; else on the slope itself.
         rational = self.beta * norms**2 * (norms / radius - 1.0)
         plain = 0.5 * self.beta * (norms**2 - radius**2)
-        exact = all(system.exact for system in self.systems)
-        slack = 1e-13 * abs(at.value) + (0.0 if exact else 2 * self.accuracy + self.noise)
+        slack = 1e-13 * abs(at.value) + self.noise
         for right in (rational, plain):
             try:
                 move = bounded_quadratic(A, right, -eta)

@@ -1,40 +1,22 @@
 """The linear systems of one quadratic model, in the space where they are smallest.
 
-:class:`GramSystem` works on coefficients, :class:`KernelSystem` and :class:`JointKernelSystem` on
-samples.
+:class:`GramSystem` works on coefficients, :class:`KernelSystem` on samples.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..problem.designs import Groups
-from .linalg import (
-    cholesky,
-    half,
-    half_solved,
-    project,
-    project_both,
-    refined_solve,
-    solved,
-    unit_of,
-)
+from .linalg import cholesky, half_solved, project, project_both, solved
 from .workspace import Kernels
 
 Array = NDArray[np.float64]
 Cells = NDArray[np.intp]
-
-STALE = 0.1  # relative change of a token's eta from which a kernel in float32 is brought up to date
-NEAR_BY = 0.1  # relative change of eta that the factor of a kernel in float32 may have missed
-MOST_ROUGH = 10  # products by which it is to make up for that, and for rounding
-FEW_OUTPUTS = 32  # samples per output from which these cost little beside the kernel
 
 
 @dataclass
@@ -54,22 +36,15 @@ class State:
         return cls(value, z, g, squares, float(np.vdot(z, g)), factor)
 
 
-class System(ABC):
-    """A quadratic form whose coefficients fall into cells of equal size.
+class System(Protocol):
+    """A quadratic form whose coefficients fall into cells of equal size."""
 
-    What is not solved exactly may be off by `accuracy` in the value of the form.
-    """
+    def solve(self, eta: Array) -> State: ...
 
-    exact = True
-
-    @abstractmethod
-    def solve(self, eta: Array, accuracy: float) -> State: ...
-
-    @abstractmethod
     def curvature(self, state: State, cells: Cells) -> Array: ...
 
 
-class GramSystem(System):
+class GramSystem:
     """Works in coefficient space: best while used coefficients are fewer than samples.
 
     Parameters
@@ -86,7 +61,7 @@ class GramSystem(System):
         self.Q, self.B, self.beta = Q, B, beta
         self.n_cells, self.size = n_cells, len(Q) // n_cells
 
-    def solve(self, eta: Array, accuracy: float) -> State:
+    def solve(self, eta: Array) -> State:
         shape = (self.n_cells, self.size, -1)
         used = np.flatnonzero(np.repeat(eta, self.size))
         if not len(used):
@@ -143,131 +118,42 @@ class GramSystem(System):
         return np.asarray(inner.reshape(len(cells), self.size, len(cells), -1).sum(axis=(1, 3)))
 
 
-class KernelSystem(System):
+class KernelSystem:
     r"""Works in sample space: best where used coefficients outnumber samples.
 
-    With curvature weights w, dual point r and scores f0 of the point of expansion,
-    :math:`v = r + W^{1/2} q`, :math:`(I + W^{1/2} K W^{1/2})\, q = W^{1/2} (f_0 - K r)`,
-    :math:`K = \sum_k \eta_k X_k X_k^\top / \beta`: no division by a curvature that may vanish.
-    An intercept projects :math:`W^{1/2} 1` out on both sides.
-    """
+    The curvature of sample i is :math:`C_i C_i^\top`, ``C (N, c, m)``: the root of a weight for one
+    output, :func:`softmax_root` for a softmax. With the dual point r and the scores f0 of the point
+    of expansion :math:`v = r + C q`, :math:`(I + C^\top K C)\, q = C^\top (f_0 - K r)` and
+    :math:`K = \sum_k \eta_k X_k X_k^\top / \beta`, block-diagonal over outputs: no division by a
+    curvature that may vanish. An intercept projects the directions :math:`C^\top 1` out on both
+    sides.
 
-    exact = False
-
-    def __init__(
-        self,
-        kernels: Kernels,
-        groups: Groups,
-        weight: Array,
-        R: Array,
-        F0: Array,
-        beta: float,
-    ) -> None:
-        self.kernels, self.groups, self.beta = kernels, groups, beta
-        self.root, self.R, self.F0 = np.sqrt(weight)[:, None], R, F0
-        self.unit = unit_of(self.root) if kernels.center is not None else None
-        self._last: tuple[Array, NDArray] | None = None  # eta / beta of a factor, and it
-
-    def solve(self, eta: Array, accuracy: float) -> State:
-        scaled = eta / self.beta
-        q, L = self._solve(scaled, accuracy)
-        V = self.R + self.root * project(q, self.unit)
-        g = self.kernels.correlate(self.groups, V)
-        z = scaled[:, None, None] * g
-        F = self.kernels.predict(self.groups, z) - self.F0
-        bent = project(self.root * F, self.unit)  # -q, but of z: an error of q counts twice over
-        value = -np.sum(self.R * F) + 0.5 * np.sum(bent * bent) + 0.5 * np.sum(z * g)
-        return State.of(float(value), z, g, L)
-
-    def _solve(self, scaled: Array, accuracy: float) -> tuple[Array, NDArray | None]:
-        """q, and the factor that led to it: of a kernel in float32, or near by, if that will do."""
-        kernels, groups = self.kernels, self.groups
-        if not np.any(scaled):  # K = 0
-            return project(self.root * self.F0, self.unit), None
-        few = FEW_OUTPUTS * self.R.shape[1] <= len(self.R)
-        if few and kernels.may_be_rough(groups[scaled > 0]):
-
-            def product(V: Array) -> Array:
-                return kernels.predict(groups, scaled[:, None, None] * kernels.correlate(groups, V))
-
-            def operator(u: Array) -> Array:
-                F = product(self.root * project(u, self.unit))
-                return u + project(self.root * F, self.unit)
-
-            right = project(self.root * (self.F0 - product(self.R)), self.unit)
-            for L in self._rough_factors(scaled):
-                q, reached = refined_solve(operator, L, right, accuracy, MOST_ROUGH)
-                if reached:
-                    return q, L
-        K = kernels.exact(groups, scaled)
-        right = project(self.root * (self.F0 - K @ self.R), self.unit)
-        T = self._bent(K)
-        L = cholesky(T)
-        return refined_solve(lambda u: T @ u, L, right, accuracy)[0], L
-
-    def _rough_factors(self, scaled: Array) -> Iterator[NDArray]:
-        """Factors of kernels for an eta nearby: the last one, one brought up to date, a new one."""
-        last = self._last
-        if last is not None and np.all(np.abs(scaled - last[0]) <= NEAR_BY * last[0]):
-            yield last[1]
-        for stale in (STALE, 0.0):
-            K = self.kernels.rough(self.groups, scaled, stale)
-            if not np.all(np.isfinite(np.diagonal(K))):
-                break
-            if self.unit is not None:  # its direction is projected out of both halves
-                K += np.tril(K, -1).T
-            with suppress(np.linalg.LinAlgError):
-                L = cholesky(self._bent(K), overwrite=True)
-                self._last = scaled, L
-                yield L
-        self.kernels.serves_rough = False  # or nobody would have asked for more
-
-    def _bent(self, K: NDArray) -> NDArray:
-        """``I + W^1/2 K W^1/2``, in the place of K."""
-        root = self.root.astype(K.dtype)
-        if np.any(root != 1):
-            K *= root
-            K *= root.T
-        if self.unit is not None:
-            K = project_both(K, self.unit.astype(K.dtype))
-        K[np.diag_indices_from(K)] += 1
-        return K
-
-    def curvature(self, state: State, cells: Cells) -> Array:
-        """``A = U' (I + W^1/2 K W^1/2)^-1 U`` with ``u_k = W^1/2 X_k g_k``."""
-        A = np.zeros((len(cells), len(cells)))
-        for r in range(self.R.shape[1]):
-            U = self.kernels.contributions(self.groups[cells], state.g[cells, :, r])
-            solved = half(state.factor, project(self.root * U, self.unit))
-            A += solved.T @ solved
-        return A
-
-
-class JointKernelSystem(System):
-    r"""The softmax in sample space: ``c - 1`` unknowns per sample.
-
-    :math:`\mathrm{diag}(p) - pp^\top = CC^\top` with ``C = diag(sqrt p) B``, the columns of B an
-    orthonormal basis of the complement of ``sqrt p``. Then ``v = r + C q`` and
-    ``(I + C'KC) q = C'(f0 - K r)`` as in :class:`KernelSystem`, K block-diagonal over outputs.
+    Parameters
+    ----------
+    kernels : Kernels
+    groups : ndarray of int
+    C : ndarray of shape (N, c, m)
+    R, F0 : ndarray of shape (N, c)
+    n_cells : int
+        Cells of a group: 1 or c.
+    beta : float
     """
 
     def __init__(
         self,
         kernels: Kernels,
         groups: Groups,
-        weight: Array,
-        P: Array,
+        C: Array,
         R: Array,
         F0: Array,
-        cells: int,
+        n_cells: int,
         beta: float,
     ) -> None:
         self.kernels, self.groups, self.beta = kernels, groups, beta
-        self.R, self.F0, self.n_cells = R, F0, cells
-        self.C = np.sqrt(weight[:, None, None] * P[:, :, None]) * _complement(np.sqrt(P))
+        self.C, self.R, self.F0, self.n_cells = C, R, F0, n_cells
         self.unit = None
-        if kernels.center is not None:  # directions of the c intercepts, of rank c - 1
-            E = self.C.transpose(0, 2, 1).reshape(-1, P.shape[1])
+        if kernels.center is not None:
+            E = C.transpose(0, 2, 1).reshape(-1, C.shape[1])
             basis, size, _ = np.linalg.svd(E, full_matrices=False)
             self.unit = basis[:, size > 1e-10 * size[0]]
 
@@ -275,12 +161,8 @@ class JointKernelSystem(System):
         """``C'F`` less the intercepts' directions, as a column."""
         return project(np.einsum("ilm,il->im", self.C, F).reshape(-1, 1), self.unit)
 
-    def _up(self, q: Array) -> Array:
-        q = project(q, self.unit).reshape(len(self.R), -1)
-        return np.einsum("ilm,im->il", self.C, q)
-
     def _bent(self, K: list[Array]) -> Array:
-        """``C'KC``, for a kernel of all outputs or one of each."""
+        """``I + C'KC``, for a kernel of all outputs or one of each."""
         N, c, m = self.C.shape
         T = np.zeros((N * m, N * m))
         for outputs, kernel in zip(np.split(np.arange(c), len(K)), K, strict=True):
@@ -288,54 +170,59 @@ class JointKernelSystem(System):
             part = (flat @ flat.T).reshape(N, m, N, m)
             part *= kernel[:, None, :, None]
             T += part.reshape(N * m, N * m)
+        T = project_both(T, self.unit)
+        T[np.diag_indices_from(T)] += 1.0
         return T
 
-    def solve(self, eta: Array, accuracy: float) -> State:
-        c = self.C.shape[1]
+    def solve(self, eta: Array) -> State:
+        N, c, _ = self.C.shape
         by_output = np.broadcast_to(eta.reshape(-1, self.n_cells), (len(self.groups), c))
         scaled = by_output / self.beta
-        outputs = [0] if self.n_cells == 1 else range(c)
-        K = [self.kernels.exact(self.groups, scaled[:, j]) for j in outputs]
-        T = project_both(self._bent(K), self.unit)
-        T[np.diag_indices_from(T)] += 1.0
-        L = cholesky(T)
-        moved = np.stack([K[j % len(K)] @ self.R[:, j] for j in range(c)], axis=1)
-        q, _ = refined_solve(lambda u: T @ u, L, self._down(self.F0 - moved), accuracy)
-        V = self.R + self._up(q)
+        q, L = self._down(self.F0), None
+        if scaled.any():
+            K = [self.kernels.weighted(self.groups, scaled[:, j]) for j in range(self.n_cells)]
+            T = self._bent(K)
+            L = cholesky(T)
+            q -= self._down(np.stack([K[j % len(K)] @ self.R[:, j] for j in range(c)], axis=1))
+            right, q = q, solved(L, q)
+            q = project(q + solved(L, right - T @ q), self.unit)
+        V = self.R + np.einsum("ilm,im->il", self.C, q.reshape(N, -1))
         g = self.kernels.correlate(self.groups, V)  # (groups, d, c)
         z = scaled[:, None, :] * g
-        F = self.kernels.predict(self.groups, z)
-        value = -np.sum(self.R * (F - self.F0)) + 0.5 * np.sum(q * q) + 0.5 * np.sum(z * g)
+        F = self.kernels.predict(self.groups, z) - self.F0
+        bent = self._down(F)  # -q, but of z: an error of q counts twice over
+        value = -np.sum(self.R * F) + 0.5 * np.sum(bent * bent) + 0.5 * np.sum(z * g)
         shape = (len(eta), -1, 1)
         z, g = (np.ascontiguousarray(u.transpose(0, 2, 1)).reshape(shape) for u in (z, g))
         return State.of(float(value), z, g, L)
 
     def curvature(self, state: State, cells: Cells) -> Array:
+        """``A = U' (I + C'KC)^-1 U`` with ``u_k = C'X_k g_k``."""
         N, c, m = self.C.shape
         g = state.g.reshape(len(self.groups), c, -1)
         U = np.zeros((N, m, len(cells)))
         for j in range(c):
-            if self.n_cells == 1:
-                here = np.arange(len(cells))
-            else:
-                here = np.flatnonzero(cells % c == j)
-            groups = cells[here] // self.n_cells
+            own = np.flatnonzero(cells % self.n_cells == j % self.n_cells)
+            groups = cells[own] // self.n_cells
             alone = self.kernels.contributions(self.groups[groups], g[groups, j])
-            U[:, :, here] += self.C[:, j, :, None] * alone[:, None, :]
-        solved = half(state.factor, project(U.reshape(N * m, -1), self.unit))
-        return solved.T @ solved
+            U[:, :, own] += self.C[:, j, :, None] * alone[:, None, :]
+        half = project(U.reshape(N * m, -1), self.unit)
+        if state.factor is not None:
+            half = half_solved(state.factor, half)
+        return half.T @ half
 
 
-def _complement(s: Array) -> Array:
-    """Orthonormal basis ``(N, c, c - 1)`` of the complement of every unit row of ``s (N, c)``.
+def softmax_root(P: Array) -> Array:
+    """C ``(N, c, c - 1)`` with ``C C' = diag(p) - pp'`` for every row p of ``P (N, c)``.
 
-    All but one column of the Householder reflection that takes the row to a coordinate axis; the
-    axis of its largest entry, so that nothing cancels.
+    ``C = diag(sqrt p) B``, the columns of B an orthonormal basis of the complement of ``sqrt p``:
+    all but one column of the Householder reflection that takes ``sqrt p`` to the coordinate axis of
+    its largest entry, so that nothing cancels.
     """
-    N, c = s.shape
+    (N, c), s = P.shape, np.sqrt(P)
     top = np.argmax(s, axis=1)
     h = s.copy()
     h[np.arange(N), top] += 1.0
     H = np.eye(c) - h[:, :, None] * h[:, None, :] / (0.5 * np.sum(h * h, axis=1))[:, None, None]
     keep = np.arange(c)[None] != top[:, None]
-    return H.transpose(0, 2, 1)[keep].reshape(N, c - 1, c).transpose(0, 2, 1)
+    return s[:, :, None] * H.transpose(0, 2, 1)[keep].reshape(N, c - 1, c).transpose(0, 2, 1)

@@ -261,19 +261,16 @@ class Grams:
 class Kernels:
     """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`.
 
-    Exact kernels are formed anew at every eta, or, where samples are few beside channels, summed
-    from each token's own. The last kernel in float32 is kept, and brought up to date.
+    They are formed anew at every eta, or, where samples are few beside channels, summed from each
+    token's own.
     """
 
     def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
         self._own: dict[int, Array] = {}
-        self._rough: NDArray[np.float32] | None = None  # the last kernel in float32,
-        self._rough_eta = np.zeros(design.n_groups)  # and its eta
-        self.serves_rough = True  # whether kernels in float32 have been good enough
 
-    def exact(self, groups: Groups, eta: Array) -> Array:
-        """The kernel in float64."""
+    def weighted(self, groups: Groups, eta: Array) -> Array:
+        """The kernel of `groups` with weights `eta`, ``(N, N)``."""
         used = np.flatnonzero(eta > 0)
         groups, eta = groups[used], eta[used]
         if not self.keeps_own(len(groups)):
@@ -284,37 +281,6 @@ class Kernels:
                 self._own[k] = self.design.kernel(np.array([k]), np.ones(1), self.center)
             K += weight * self._own[k]
         return K
-
-    def may_be_rough(self, groups: Groups) -> bool:
-        """Whether a kernel is worth forming in float32, if that is good enough."""
-        work = self.design.n_samples**2 * self.design.dim * len(groups)
-        return self.serves_rough and work > LARGE_GRAM and not self.keeps_own(len(groups))
-
-    def rough(self, groups: Groups, eta: Array, stale: float) -> NDArray[np.float32]:
-        """The kernel, or its lower half, in float32, for an eta nearby: a copy.
-
-        It is the last one, brought up to date for tokens whose eta has moved by more than `stale`,
-        relative to the larger one. It is not finite where float32 has not the range.
-        """
-        wanted = np.zeros(self.design.n_groups)
-        wanted[groups] = eta
-        change = wanted - self._rough_eta
-        moved = np.abs(change) > stale * np.maximum(wanted, self._rough_eta)
-        used = wanted > 0
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self._rough is None or 2 * np.count_nonzero(moved) > np.count_nonzero(used):
-                self._rough = self._half(np.flatnonzero(used), wanted[used])
-                self._rough_eta = wanted
-            else:
-                for sign in (1.0, -1.0):
-                    some = np.flatnonzero(moved & (sign * change > 0))
-                    if len(some):
-                        self._rough += np.float32(sign) * self._half(some, sign * change[some])
-                self._rough_eta[moved] = wanted[moved]
-        return self._rough.copy(order="F")
-
-    def _half(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
-        return self.design.kernel(groups, eta, self.center, np.float32, half=True)
 
     def keeps_own(self, count: int) -> bool:
         """Whether so many groups more keep kernels of their own."""
