@@ -20,7 +20,7 @@ from convexformer.problem import tokens
 from convexformer.solvers import block_descent, choose, packing, working_set, workspace
 from convexformer.solvers.solve import Extrapolation
 
-STRATEGIES = ("block-descent", "compiled-newton", "gradient", "newton-cg", "many-outputs")
+STRATEGIES = ("block-descent", "compiled-newton", "gradient", "newton-cg")
 LOSS_KERNELS = (
     "best_intercept",
     "loss_point",
@@ -87,9 +87,9 @@ def switches() -> dict[str, Switch]:
         "kernels that each token keeps; formed anew at every weight instead",
         [(kernels, "keeps_own", _never)],
     )
-    found["rough-kernels"] = Switch(
-        "kernels in float32 as preconditioners; float64 instead",
-        [(kernels, "may_be_rough", _never)],
+    found["shared-kernels"] = Switch(
+        "kernels in float32 that several outputs share; float64 instead",
+        [(workspace.Columns, "take", _never)],
     )
     found["extrapolation"] = Switch(
         "starts on the curve through the last points of a path; the last point instead",

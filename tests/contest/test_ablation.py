@@ -102,15 +102,15 @@ def test_the_table_and_the_record_of_a_cell(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(GRIDS, "quick", lambda: cells)
     out = tmp_path / "ablation.json"
     given = ["--grid", "quick", "--only", "one", "--rounds", "2", "--out", str(out)]
-    ablation.main([*given, "--switch", "block-descent", "many-outputs", "compiled"])
+    ablation.main([*given, "--switch", "block-descent", "newton-cg", "compiled"])
     shown = capsys.readouterr().out
     assert "one/0.2" in shown and "two" not in shown
-    assert "| many-outputs | 0 | | | |" in shown and "| block-descent | 1 | " in shown
+    assert "| newton-cg | 0 | | | |" in shown and "| block-descent | 1 | " in shown
     ablation.main([*given, "--switch", "gram"])  # is added
     found = json.loads(out.read_text())
     assert len(found["environment"]["commands"]) == 1 and found["environment"]["machine"]
     effects = found["cells"]["quick one/0.2"]["effects"]
-    assert set(effects) == {"block-descent", "many-outputs", "compiled", "gram"}
+    assert set(effects) == {"block-descent", "newton-cg", "compiled", "gram"}
     one = effects["block-descent"]
     assert one["ratio"] == np.median(one["off"]["seconds"]) / np.median(one["on"]["seconds"])
     assert len(one["on"]["seconds"]) == 2 and one["commit"] and one["measured"]

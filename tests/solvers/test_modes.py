@@ -22,13 +22,11 @@ N, n, d = 60, 8, 3
 MODES = {  # a strategy, the ratio of coefficients to samples for kernels, numbers of `workspace`
     "gram": ("newton", 1e9, {}),
     "kernel": ("newton", 0.0, {}),
-    "rough kernel": ("newton", 0.0, {"LARGE_GRAM": 0.0}),
     "own kernels": ("newton", 0.0, {"OWN_RATIO": 1e9}),
     "products only": ("newton-cg", 1.2, {}),
     "compiled": ("compiled-newton", 1.2, {}),
     "descent": ("block-descent", 1.2, {}),
     "gradient": ("gradient", 1.2, {}),
-    "many outputs": ("many-outputs", 1.2, {}),
 }
 
 

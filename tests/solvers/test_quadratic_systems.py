@@ -22,7 +22,7 @@ def made(intercept, scale=1.0, mean=0.0, seed=0):
 
 def kernel_system(problem, C, n_cells):
     kernels, at = Workspace(problem).kernels, problem.null
-    return KernelSystem(kernels, GROUPS, C, at.V, at.S, n_cells, 1.0)
+    return KernelSystem(kernels, GROUPS, C, at.V[:, :, None], at.S[:, :, None], n_cells, 1.0)
 
 
 def same_states(one, other, cells):
@@ -35,7 +35,7 @@ def same_states(one, other, cells):
 
 def values(system, etas):
     """Differences of values: samples and coefficients count from different constants."""
-    states = [system.solve(eta) for eta in etas]
+    states = [system.solve(eta, 0.0) for eta in etas]
     for state in states:
         state.value -= states[0].value
     return states[1:]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _core
-from ..problem import Huber, Logistic, Point, Problem, Softmax, Token
+from ..problem import Huber, Logistic, Point, Problem, Softmax
 
 COMPILED, WIDE_REGISTERS = _core.COMPILED, _core.wide_registers()
 
@@ -25,7 +25,6 @@ STRATEGIES = {
     "gradient": "Proximal gradient with Barzilai-Borwein steps.",
     "newton": "Proximal Newton, with one unknown per token in use (secular equation).",
     "newton-cg": "L-BFGS on the factored form, then Newton's method by conjugate gradients.",
-    "many-outputs": "Newton's method that shares one factorisation between all outputs.",
     "accelerated-gradient": "Accelerated proximal gradient: any penalty, and the last resort.",
 }
 
@@ -61,7 +60,7 @@ class Tuning:
     visit_seconds: float = 2e-7 if COMPILED else 6e-5  # of a token, beyond reading it
     cycle_seconds: float = 5e-5 if COMPILED else 4e-4  # of a call that makes several passes
     register_factor: float = 2.0 if WIDE_REGISTERS else 1.0  # of reading speed
-    most_outputs: int = 16  # that move together where they share the norm of a token,
+    most_outputs: int = 64  # that move together where they share the norm of a token,
     most_separable_outputs: int = 8  # and where each has its own
     least_entries: float = 5e3  # of X: with fewer a factorisation costs nothing
     # Proximal gradient
@@ -78,14 +77,6 @@ class Tuning:
     cg_least_newton_seconds: float = 0.3  # below which Newton's method is left alone
     cg_flatness: float = 0.5  # of the spectrum, above which conjugate gradients are slow;
     cg_flatness_other: float = 0.9  # for other losses than the squared one, whose models change
-    # Many outputs
-    many_outputs: int = 4  # from which a shared factorisation pays,
-    many_entries: float = 5e5  # if X has so many entries
-    many_steps: float = 10.0  # factorisations
-    many_products: float = 20.0  # with X, of all outputs
-    many_seconds: float = 0.02  # beyond these
-    largest_gram: int = 4000  # coefficients whose Gram matrix many outputs may share,
-    largest_kernel: int = 6000  # and samples
 
 
 TUNING = Tuning()
@@ -139,11 +130,9 @@ def forecasts(problem: Problem, beta: float, at: Point | None = None) -> list[Fo
     if descends(problem):
         if entries >= TUNING.least_entries:
             found["block-descent"] = block_descent_seconds(problem, n_wanted)
-    elif unknowns >= TUNING.least_gradient_entries and not shares_factor(problem):
+    elif unknowns >= TUNING.least_gradient_entries and not problem.loss.quadratic:
         steps = TUNING.good_gradient_steps
         found["gradient"] = steps * gradient_step_seconds(problem, design.n_samples * columns)
-    if shares_factor(problem):
-        found["many-outputs"] = many_outputs_seconds(problem)
     if decays(problem, newton):
         found["newton-cg"] = newton_cg_seconds(problem, n_wanted)
         if "gradient" in found:
@@ -164,7 +153,6 @@ def suits(strategy: str, problem: Problem) -> bool:
         and euclidean
         and (isinstance(loss, Softmax) or (isinstance(loss, Logistic) and one)),
         "newton-cg": euclidean and not loss.damps,
-        "many-outputs": loss.quadratic and isinstance(problem.penalty, Token),
         "accelerated-gradient": True,
     }.get(strategy, euclidean)
 
@@ -200,24 +188,6 @@ def decays(problem: Problem, newton: float) -> bool:
     return problem.design.flatness < most
 
 
-def shares_factor(problem: Problem) -> bool:
-    """Whether outputs can share one factorisation."""
-    design = problem.design
-    return (
-        problem.loss.quadratic
-        and isinstance(problem.penalty, Token)
-        and problem.n_outputs >= TUNING.many_outputs
-        and design.n_samples * design.n_groups * design.dim >= TUNING.many_entries
-        and (in_coefficients(problem) or design.n_samples <= TUNING.largest_kernel)
-    )
-
-
-def in_coefficients(problem: Problem) -> bool:
-    """Whether the factorisation that outputs share is of coefficients, not of samples."""
-    p = problem.design.n_groups * problem.design.dim
-    return p <= min(TUNING.kernel_ratio * problem.design.n_samples, TUNING.largest_gram)
-
-
 # Seconds ------------------------------------------------------------------------------------------
 
 
@@ -243,6 +213,8 @@ def newton_seconds(problem: Problem, columns: int, used: int) -> float:
             steps = TUNING.quadratic_steps  # models are minimised by block descent
     flops = models * form + steps * size**3 / 3
     flops += steps * 4 * N * columns * (problem.n_outputs - 1)  # products with many columns
+    if 2 * problem.n_outputs > problem.design.dim > 1:  # Hessians for many outputs
+        flops += steps * size**3
     seconds = TUNING.newton_overhead * flops / TUNING.speed64
     return seconds + steps * TUNING.newton_step_seconds
 
@@ -283,15 +255,6 @@ def newton_cg_seconds(problem: Problem, n_groups: int) -> float:
     product = max(read_seconds(4 * numbers), numbers * problem.n_outputs / TUNING.speed32)
     sketch = TUNING.cg_sketched * numbers * problem.n_outputs / TUNING.speed32
     return TUNING.cg_products * product + sketch + TUNING.cg_seconds
-
-
-def many_outputs_seconds(problem: Problem) -> float:
-    """Newton's method with a factorisation that all outputs share."""
-    N, c = problem.design.n_samples, problem.n_outputs
-    p = problem.design.n_groups * problem.design.dim
-    size, form = (p, N * p * p) if in_coefficients(problem) else (N, N * N * p)
-    flops = form + TUNING.many_steps * size**3 / 3 + TUNING.many_products * N * p * c
-    return TUNING.many_seconds + TUNING.newton_overhead * flops / TUNING.speed32
 
 
 # Linux's allocator takes every array beyond 128 KB from the system, page by page, until the first

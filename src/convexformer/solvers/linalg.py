@@ -100,14 +100,14 @@ def refined_solve(
     accuracy: float,
     most: int = 40,
     relative: float = 1e12,
-) -> tuple[Array, bool]:
+) -> tuple[Array, Array, bool]:
     """Solve ``operator(q) = right`` by conjugate gradients with the factor `L` as preconditioner.
 
     Where `L` factorises the operator itself this is iterative refinement and ends after a step or
     two; where it is a float32 factor of a nearby matrix it takes more, up to `most`. It ends when
     rounding allows no more, or when the quadratic form is within `accuracy` of its minimum and the
-    residual is below `relative` times the right-hand side. Returns the solution, and whether either
-    was reached.
+    residual is below `relative` times the right-hand side. Returns the solution, its residual, and
+    whether either was reached.
     """
 
     def precondition(r: Array) -> Array:
@@ -124,7 +124,7 @@ def refined_solve(
         length = np.linalg.norm(r, axis=0)
         near = rho.sum() <= accuracy and np.all(length <= relative * size)
         if near or np.all(length <= limit):
-            return q, True
+            return q, r, True
         Ap = operator(p)
         slope = np.sum(p * Ap, axis=0)
         step = np.divide(rho, slope, out=np.zeros_like(rho), where=slope > 0)
@@ -132,7 +132,7 @@ def refined_solve(
         y = precondition(r)
         before, rho = rho, np.sum(r * y, axis=0)
         p = y + np.divide(rho, before, out=np.zeros_like(rho), where=before > 0) * p
-    return q, bool(np.all(np.linalg.norm(r, axis=0) <= 1e3 * limit))
+    return q, r, bool(np.all(np.linalg.norm(r, axis=0) <= 1e3 * limit))
 
 
 def half(L: NDArray | None, U: Array) -> Array:

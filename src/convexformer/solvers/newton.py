@@ -83,7 +83,8 @@ def _minimise(task: Task, at: Point) -> Point:
         if progress.ended(stage_gap, at.primal(stage)):
             return best
         far = stage_gap > STAGE_GAP and not problem.loss.quadratic
-        precise, before = stage_gap > (SLOW_FAR if far else SLOW) * before, stage_gap
+        grows = far or problem.loss.quadratic  # the working set, at first
+        precise, before = stage_gap > (SLOW_FAR if grows else SLOW) * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         worth = at.primal(stage)

@@ -28,14 +28,24 @@ from . import choose
 from .block_descent import minimise_quadratic
 from .choose import COMPILED
 from .linalg import bounded_quadratic
-from .quadratic_systems import Cells, GramSystem, KernelSystem, State, System, softmax_root
+from .quadratic_systems import (
+    LARGE_SYSTEM,
+    Cells,
+    GramSystem,
+    KernelSystem,
+    RoughError,
+    State,
+    System,
+    softmax_root,
+)
 from .solution import ROUNDING, Task
-from .workspace import LARGE_GRAM
+from .workspace import LARGE_GRAM, Kernels, NearKernels
 
 Array = NDArray[np.float64]
 
 TIGHTER = 1e-3  # factor of the target for block descent on a model, which takes next to no time
 MOST_IDLE = 8  # steps without progress
+NOISE = 1e-3  # error that values of a model may have, over the gap
 
 
 def in_samples(problem: Problem, n_coefficients: int) -> bool:
@@ -75,9 +85,13 @@ class SecondOrderModel:
         found = self._by_block_descent(radius, TIGHTER * target) if self._may_descend else None
         if found is None:
             eta = (problem.penalty.norms(self.at.Z[groups]) / weight)[self.cells]
-            systems = self._kernel_systems() if self._in_samples else self._gram_systems()
-            newton = SecularNewton(systems, radius, self.beta, self.at.loss, late)
-            found = newton.minimise(eta, target)
+            try:
+                newton = SecularNewton(self._systems(), radius, self.beta, self.at.loss, late)
+                found = newton.minimise(eta, target)
+            except RoughError:
+                self.precise = True
+                newton = SecularNewton(self._systems(), radius, self.beta, self.at.loss, late)
+                found = newton.minimise(eta, target)
         Z[groups] = self._unpack(found)
         return Z
 
@@ -94,6 +108,9 @@ class SecondOrderModel:
     @property
     def _joint(self) -> bool:
         return self.problem.loss.joint
+
+    def _systems(self) -> list[System]:
+        return self._kernel_systems() if self._in_samples else self._gram_systems()
 
     # A system orders coefficients (group, channel) x outputs, or (group, output, channel) if joint.
 
@@ -119,9 +136,10 @@ class SecondOrderModel:
         G, Z = self._pack(self.at.M[self.groups]), self._pack(self.at.Z[self.groups])
         n_cells = int(np.count_nonzero(self.cells))
         if len(Q) == 1:
-            return [GramSystem(Q[0], G + Q[0] @ Z, n_cells, self.beta)]
+            return [GramSystem(Q[0], G + Q[0] @ Z, n_cells, self.beta, self.precise)]
         return [
-            GramSystem(q, G[:, [j]] + q @ Z[:, [j]], n_cells, self.beta) for j, q in enumerate(Q)
+            GramSystem(q, G[:, [j]] + q @ Z[:, [j]], n_cells, self.beta, self.precise)
+            for j, q in enumerate(Q)
         ]
 
     @property
@@ -169,14 +187,35 @@ class SecondOrderModel:
         H = problem.risk.curvature(at.F, self.damping)
         if self._joint:
             C = np.sqrt(problem.weight[:, None, None]) * softmax_root(H)
-            parts = [(C, at.V, at.S)]
+            parts: list[tuple[Array, Array | None, Array]]
+            parts = [(C, at.V[:, :, None], at.S[:, :, None])]
         else:
-            root = np.sqrt(problem.weight[:, None] * H)
-            columns = [slice(j, j + 1) for j in range(problem.n_outputs)]
-            parts = [(root[:, j, None], at.V[:, j], at.S[:, j]) for j in columns]
-            n_cells = 1
-        kernels, groups, beta = self.work.kernels, self.groups, self.beta
+            n_cells, root = 1, np.sqrt(problem.weight[:, None] * H)[:, None, :]
+            V, S = at.V[:, None, :], at.S[:, None, :]
+            if problem.loss.quadratic:
+                parts = [(root[:, :, :1], None, S + problem.risk.unweighted(at.V)[:, None, :])]
+            else:  # every output has curvatures of its own
+                columns = [slice(j, j + 1) for j in range(problem.n_outputs)]
+                parts = [(root[:, :, j], V[:, :, j], S[:, :, j]) for j in columns]
+        kernels, groups, beta = self._kernels, self.groups, self.beta
         return [KernelSystem(kernels, groups, *part, n_cells, beta) for part in parts]
+
+    @property
+    def _kernels(self) -> Kernels | NearKernels:
+        """In float32 where that will do."""
+        work, N = self.work, self.problem.design.n_samples
+        several = self.problem.loss.quadratic and self.problem.n_outputs > 1  # that share a factor
+        exact = (
+            self.precise
+            or not several
+            or N <= LARGE_SYSTEM
+            or work.kernels.keeps_own(len(self.groups))
+        )
+        if exact or not work.columns.take(self.groups):
+            return work.kernels
+        if work.near_kernels is None:
+            work.near_kernels = NearKernels(self.problem.design)
+        return work.near_kernels.on(work.columns.of(self.groups), self.problem.intercept)
 
 
 @dataclass
@@ -218,7 +257,7 @@ class SecularNewton:
 
     def minimise(self, eta: Array, target: float, max_iter: int = 100) -> Array:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
-        self.noise = 1e-3 * target  # of values, which round where systems are in samples
+        self.target, self.noise = target, NOISE * target
         try:
             at = self._point(eta)
         except np.linalg.LinAlgError:  # a start so large that its system cannot be factorised
@@ -249,16 +288,18 @@ class SecularNewton:
 
     def _point(self, eta: Array) -> _Point:
         check_stop()
-        states = [system.solve(eta) for system in self.systems]
+        states = [system.solve(eta, self.noise) for system in self.systems]
         value = sum(state.value for state in states)
         value += 0.5 * self.beta * float((self.radius / self.beta) ** 2 @ eta)
         sizes, norms = (np.sqrt(sum(state.squares[i] for state in states)) for i in (0, 1))
         scale = min(1.0, float(np.min(self.radius / np.maximum(norms, self.radius))))
         gap = float(self.radius @ sizes) - scale * sum(state.product for state in states)
+        gap += sum(state.missed for state in states)
         return _Point(eta, states, value, norms, gap + (1 - scale) ** 2 * self.bulk)
 
     def _step(self, at: _Point) -> _Point | None:
         """One safeguarded Newton step, or None where rounding leaves no descent."""
+        self.noise = NOISE * max(self.target, at.gap)
         cells = np.flatnonzero((at.eta > 0) | (at.norms > self.radius))
         if not len(cells):
             return None

@@ -5,18 +5,28 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from ..problem.designs import Groups
-from .linalg import cholesky, half_solved, project, project_both, solved
-from .workspace import Kernels
+from .linalg import cholesky, half, half_solved, project, project_both, refined_solve, solved
+from .workspace import Kernels, NearKernels
 
 Array = NDArray[np.float64]
 Cells = NDArray[np.intp]
+
+LARGE_SYSTEM = 400  # unknowns from which factors are in float32, and solutions refined
+LEAST_MIXES = 24  # outputs of a Hessian; many outputs are mixed at random to an eighth of them
+MOST_REFINEMENTS = 8  # steps of conjugate gradients with a kernel in float32
+
+
+class RoughError(Exception):
+    """A system in float32 has not the digits that are wanted."""
 
 
 @dataclass
@@ -29,17 +39,20 @@ class State:
     squares: tuple[Array, Array]  # (cells,): of the norms of z and of g
     product: float  # <z, g>
     factor: Any
+    missed: float  # of the gap, because z does not quite belong to g
 
     @classmethod
-    def of(cls, value: float, z: Array, g: Array, factor: Any) -> State:
+    def of(cls, value: float, z: Array, g: Array, factor: Any, missed: float = 0.0) -> State:
         squares = (np.einsum("esr,esr->e", z, z), np.einsum("esr,esr->e", g, g))
-        return cls(value, z, g, squares, float(np.vdot(z, g)), factor)
+        return cls(value, z, g, squares, float(np.vdot(z, g)), factor, missed)
 
 
 class System(Protocol):
     """A quadratic form whose coefficients fall into cells of equal size."""
 
-    def solve(self, eta: Array) -> State: ...
+    def solve(self, eta: Array, noise: float) -> State:
+        """Everything at `eta`, with a value that may be off by `noise`."""
+        ...
 
     def curvature(self, state: State, cells: Cells) -> Array: ...
 
@@ -55,40 +68,62 @@ class GramSystem:
     n_cells : int
         Cells are consecutive runs of ``p / n_cells`` coefficients.
     beta : float
+    precise : bool
+        Whether factors are in float64, however large.
     """
 
-    def __init__(self, Q: Array, B: Array, n_cells: int, beta: float) -> None:
-        self.Q, self.B, self.beta = Q, B, beta
+    def __init__(
+        self, Q: Array, B: Array, n_cells: int, beta: float, precise: bool = False
+    ) -> None:
+        self.Q, self.B, self.beta, self.precise = Q, B, beta, precise
         self.n_cells, self.size = n_cells, len(Q) // n_cells
 
-    def solve(self, eta: Array) -> State:
+    def solve(self, eta: Array, noise: float) -> State:
         shape = (self.n_cells, self.size, -1)
         used = np.flatnonzero(np.repeat(eta, self.size))
         if not len(used):
             z = np.zeros_like(self.B)
             return State.of(0.0, z.reshape(shape), self.B.reshape(shape), None)
         s = np.sqrt(np.repeat(eta, self.size)[used])[:, None]
-        Q, B, T = self.Q, self.B, self.Q
+        Q, B = self.Q, self.B
         if len(used) < len(Q):
             Q, B = Q[:, used], B[used]
-            T = Q[used]
-        T = s * T
-        T *= s.T
-        T.flat[:: len(T) + 1] += self.beta
-        L, right = cholesky(T), s * B
-        t = solved(L, right)
-        t += solved(L, right - T @ t)
+        t, L = self._solved(Q[used] if len(used) < len(Q) else Q, s, s * B, noise)
+        penalty = 0.5 * self.beta * float(np.vdot(t, t))
         t *= s
-        value, g = -0.5 * float(np.vdot(B, t)), self.B - Q @ t
+        g = self.B - Q @ t
+        # An error of t counts twice over.
+        value = penalty - 0.5 * float(np.vdot(B + g[used] if len(used) < len(g) else B + g, t))
         z = t
         if len(used) < len(self.B):
             z = np.zeros_like(self.B)
             z[used] = t
         return State.of(value, z.reshape(shape), g.reshape(shape), (used, s, L))
 
+    def _solved(self, Q: Array, s: Array, right: Array, noise: float) -> tuple[Array, NDArray]:
+        """``T^-1 right`` and a factor of ``T = beta + S Q S``."""
+        if len(Q) > LARGE_SYSTEM and not self.precise:
+            with suppress(LinAlgError):
+                L = cholesky(self._scaled(Q, s, np.float32), overwrite=True)
+                t, _, done = refined_solve(
+                    lambda t: self.beta * t + s * (Q @ (s * t)), L, right, noise
+                )
+                if done:
+                    return t, L
+        T = self._scaled(Q, s, np.float64)
+        L = cholesky(T)
+        t = solved(L, right)
+        return t + solved(L, right - T @ t), L
+
+    def _scaled(self, Q: Array, s: Array, dtype: type) -> NDArray:
+        T: NDArray = np.multiply(Q, s, dtype=dtype, casting="same_kind")
+        T *= s.T.astype(dtype)
+        T.flat[:: len(T) + 1] += self.beta
+        return T
+
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = G' (Q - Q S (beta + S Q S)^-1 S Q) G``, G block-diagonal with the cells' g."""
-        if self.B.shape[1] > self.size:
+        if 2 * self.B.shape[1] > self.size:
             return self._curvature_of_many(state, cells)
         p, shape = len(self.Q), (self.n_cells, self.size)
         every = len(cells) == self.n_cells
@@ -100,22 +135,28 @@ class GramSystem:
             A += np.einsum("esf,es->ef", QG.reshape(*shape, -1)[cells], g)
             if state.factor is not None:
                 used, s, L = state.factor
-                inner = half_solved(L, s * (QG if len(used) == p else QG[used]))
+                inner = half(L, s * (QG if len(used) == p else QG[used]))
                 A -= inner.T @ inner
         return A
 
     def _curvature_of_many(self, state: State, cells: Cells) -> Array:
         """The same for many outputs: their sum is ``(Q - ...) * GG'``, summed over blocks."""
         columns = (cells[:, None] * self.size + np.arange(self.size)).ravel()
-        inner = self.Q[np.ix_(columns, columns)]
+        dtype = np.float64 if state.factor is None else state.factor[2].dtype
+        G = state.g[cells].reshape(len(columns), -1)
+        # float32 has room for numbers over their size.
+        units = np.sqrt(np.abs(self.Q).max()) or 1.0, np.abs(G).max() or 1.0
+        Q = self.Q if len(columns) == len(self.Q) else self.Q[:, columns]
+        inner = (Q[columns] / units[0] ** 2).astype(dtype)
         if state.factor is not None:
             used, s, L = state.factor
-            right = s * self.Q[np.ix_(used, columns)]
-            part = half_solved(L, right)
+            part = half_solved(L, (s / units[0] * Q[used]).astype(dtype))
             inner -= part.T @ part
-        G = state.g[cells].reshape(len(columns), -1)
+        G = (G / units[1]).astype(dtype)
         inner *= G @ G.T
-        return np.asarray(inner.reshape(len(cells), self.size, len(cells), -1).sum(axis=(1, 3)))
+        sums = inner.reshape(-1, self.size).sum(axis=1, dtype=np.float64)
+        A = sums.reshape(len(cells), self.size, len(cells)).sum(axis=1)
+        return (units[0] * units[1]) ** 2 * A
 
 
 class KernelSystem:
@@ -126,14 +167,17 @@ class KernelSystem:
     of expansion :math:`v = r + C q`, :math:`(I + C^\top K C)\, q = C^\top (f_0 - K r)` and
     :math:`K = \sum_k \eta_k X_k X_k^\top / \beta`, block-diagonal over outputs: no division by a
     curvature that may vanish. An intercept projects the directions :math:`C^\top 1` out on both
-    sides.
+    sides. Outputs with the same curvature and the same eta share one factor.
 
     Parameters
     ----------
-    kernels : Kernels
+    kernels : Kernels or NearKernels
     groups : ndarray of int
     C : ndarray of shape (N, c, m)
-    R, F0 : ndarray of shape (N, c)
+    R : ndarray of shape (N, c, r), optional
+        Zero if not given, as a squared loss allows.
+    F0 : ndarray of shape (N, c, r)
+        Of r outputs that share C.
     n_cells : int
         Cells of a group: 1 or c.
     beta : float
@@ -141,10 +185,10 @@ class KernelSystem:
 
     def __init__(
         self,
-        kernels: Kernels,
+        kernels: Kernels | NearKernels,
         groups: Groups,
         C: Array,
-        R: Array,
+        R: Array | None,
         F0: Array,
         n_cells: int,
         beta: float,
@@ -158,58 +202,123 @@ class KernelSystem:
             self.unit = basis[:, size > 1e-10 * size[0]]
 
     def _down(self, F: Array) -> Array:
-        """``C'F`` less the intercepts' directions, as a column."""
-        return project(np.einsum("ilm,il->im", self.C, F).reshape(-1, 1), self.unit)
+        """``C'F`` less the intercepts' directions, ``(N m, r)``."""
+        CF = np.einsum("ilm,ilr->imr", self.C, F)
+        return project(CF.reshape(-1, F.shape[2]), self.unit)
 
-    def _bent(self, K: list[Array]) -> Array:
-        """``I + C'KC``, for a kernel of all outputs or one of each."""
+    def _up(self, q: Array) -> Array:
+        """``C q``, ``(N, c, r)``."""
+        N, _, m = self.C.shape
+        return np.einsum("ilm,imr->ilr", self.C, q.reshape(N, m, -1))
+
+    def _bent(self, K: list[NDArray]) -> NDArray:
+        """``I + C'KC``, for a kernel of all outputs or one of each, in the precision of `K`."""
         N, c, m = self.C.shape
-        T = np.zeros((N * m, N * m))
+        T: NDArray = np.zeros((N * m, N * m), K[0].dtype)
         for outputs, kernel in zip(np.split(np.arange(c), len(K)), K, strict=True):
-            flat = self.C[:, outputs].transpose(0, 2, 1).reshape(N * m, -1)
+            flat = self.C[:, outputs].transpose(0, 2, 1).reshape(N * m, -1).astype(T.dtype)
             part = (flat @ flat.T).reshape(N, m, N, m)
             part *= kernel[:, None, :, None]
             T += part.reshape(N * m, N * m)
-        T = project_both(T, self.unit)
+        T = project_both(T, None if self.unit is None else self.unit.astype(T.dtype))
         T[np.diag_indices_from(T)] += 1.0
         return T
 
-    def solve(self, eta: Array) -> State:
-        N, c, _ = self.C.shape
-        by_output = np.broadcast_to(eta.reshape(-1, self.n_cells), (len(self.groups), c))
-        scaled = by_output / self.beta
-        q, L = self._down(self.F0), None
+    def _seen(self, V: Array, scaled: Array) -> Array:
+        """``K V``, ``(N, c, r)``, by two products with X."""
+        used = np.flatnonzero(scaled.any(axis=1))
+        groups, (N, c, r) = self.groups[used], V.shape
+        g = self.kernels.correlate(groups, V.reshape(N, -1)).reshape(*self._shape(used), c, r)
+        z = scaled[used][:, None, :, None] * g
+        return self.kernels.predict(groups, z.reshape(*self._shape(used), -1)).reshape(V.shape)
+
+    def _shape(self, groups: Groups) -> tuple[int, int]:
+        return len(groups), self.kernels.design.dim
+
+    def _solved(self, scaled: Array, noise: float) -> tuple[Array, Array, NDArray]:
+        """``q``, its residual, and a factor of ``I + C'KC``, or nearly so."""
+        K = [self.kernels.weighted(self.groups, column) for column in scaled[:, : self.n_cells].T]
+        T, q = self._bent(K), self._down(self.F0)
+        L = cholesky(T, overwrite=not self.kernels.exact)
+        if self.kernels.exact:
+            if self.R is not None:
+                parts = [K[j % len(K)] @ R for j, R in enumerate(self.R.transpose(1, 0, 2))]
+                q -= self._down(np.stack(parts, axis=1))
+            t = solved(L, q)
+            t = project(t + solved(L, q - T @ t), self.unit)
+            return t, q - T @ t, L
+        if self.R is not None:
+            q -= self._down(self._seen(self.R, scaled))
+        q, residual, done = refined_solve(
+            lambda q: q + self._down(self._seen(self._up(q), scaled)), L, q, noise, MOST_REFINEMENTS
+        )
+        if not done:
+            raise RoughError("float32 has not the digits for this system.")
+        return q, residual, L
+
+    def solve(self, eta: Array, noise: float) -> State:
+        N, c, r = self.F0.shape
+        scaled = np.broadcast_to(eta.reshape(-1, self.n_cells), (len(self.groups), c)) / self.beta
+        L: NDArray | None = None
         if scaled.any():
-            K = [self.kernels.weighted(self.groups, scaled[:, j]) for j in range(self.n_cells)]
-            T = self._bent(K)
-            L = cholesky(T)
-            q -= self._down(np.stack([K[j % len(K)] @ self.R[:, j] for j in range(c)], axis=1))
-            right, q = q, solved(L, q)
-            q = project(q + solved(L, right - T @ q), self.unit)
-        V = self.R + np.einsum("ilm,im->il", self.C, q.reshape(N, -1))
-        g = self.kernels.correlate(self.groups, V)  # (groups, d, c)
-        z = scaled[:, None, :] * g
-        F = self.kernels.predict(self.groups, z) - self.F0
-        bent = self._down(F)  # -q, but of z: an error of q counts twice over
-        value = -np.sum(self.R * F) + 0.5 * np.sum(bent * bent) + 0.5 * np.sum(z * g)
-        shape = (len(eta), -1, 1)
-        z, g = (np.ascontiguousarray(u.transpose(0, 2, 1)).reshape(shape) for u in (z, g))
-        return State.of(float(value), z, g, L)
+            q, residual, L = self._solved(scaled, noise)
+        else:
+            q = self._down(self.F0)
+            residual = np.zeros_like(q)
+        V = self._up(q) if self.R is None else self.R + self._up(q)
+        g = self.kernels.correlate(self.groups, V.reshape(N, -1))
+        g = g.reshape(*self._shape(self.groups), c, r)
+        z = scaled[:, None, :, None] * g
+        value = 0.5 * np.sum(z * g)
+        if self.R is None:
+            bent = q + residual
+        else:  # of z: an error of q counts twice over
+            F = self.kernels.predict(self.groups, z.reshape(*self._shape(self.groups), -1))
+            F = self.F0 - F.reshape(V.shape)
+            bent = self._down(F)
+            value += np.sum(self.R * F)
+        value += 0.5 * np.sum(bent * bent)
+        missed = 0.5 * float(np.sum((bent - q) ** 2))
+        z, g = (
+            np.ascontiguousarray(u.transpose(0, 2, 1, 3)).reshape(len(eta), -1, r) for u in (z, g)
+        )
+        return State.of(float(value), z, g, L, missed)
 
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = U' (I + C'KC)^-1 U`` with ``u_k = C'X_k g_k``."""
-        N, c, m = self.C.shape
-        g = state.g.reshape(len(self.groups), c, -1)
-        U = np.zeros((N, m, len(cells)))
+        (N, c, m), n, d = self.C.shape, len(cells), self.kernels.design.dim
+        G = mixed(state.g[cells].reshape(n, -1, state.g.shape[2]))
+        r, size = G.shape[2], float(np.abs(G).max(initial=0.0)) or 1.0
+        G = G.reshape(n, -1, d, r) / size  # (cells, outputs of a cell, d, r)
+        U: NDArray = np.zeros((N, m, n, r), np.float64 if self.kernels.exact else np.float32)
+        C: NDArray = self.C.astype(U.dtype)
         for j in range(c):
             own = np.flatnonzero(cells % self.n_cells == j % self.n_cells)
-            groups = cells[own] // self.n_cells
-            alone = self.kernels.contributions(self.groups[groups], g[groups, j])
-            U[:, :, own] += self.C[:, j, :, None] * alone[:, None, :]
-        half = project(U.reshape(N * m, -1), self.unit)
+            groups = self.groups[cells[own] // self.n_cells]
+            alone = self.kernels.contributions(groups, G[own, j % G.shape[1]])
+            U[:, :, own] += C[:, j, :, None, None] * alone[:, None]
+        inner = U.reshape(N * m, -1)
+        if self.unit is not None:
+            inner = project(inner, self.unit.astype(U.dtype))
         if state.factor is not None:
-            half = half_solved(state.factor, half)
-        return half.T @ half
+            inner = half_solved(state.factor, inner)
+        inner = inner.reshape(N * m, n, r).transpose(0, 2, 1).reshape(-1, n)
+        return (size * self.kernels.unit) ** 2 * np.asarray(inner.T @ inner, np.float64)
+
+
+def mixed(G: Array) -> Array:
+    """`G` ``(cells, size, outputs)`` with fewer outputs, of the same inner products on average."""
+    c = G.shape[2]
+    r = max(LEAST_MIXES, c // 8)
+    return G if c <= r else G @ sketch(c, r, np.random.default_rng(0))
+
+
+def sketch(c: int, r: int, rng: np.random.Generator) -> Array:
+    """``(c, r)``: half of r outputs as they are, the rest in random mixes."""
+    kept = r // 2
+    mixes = np.eye(c, r)
+    mixes[kept:, kept:] = rng.choice([-1.0, 1.0], size=(c - kept, r - kept)) / np.sqrt(r - kept)
+    return mixes
 
 
 def softmax_root(P: Array) -> Array:

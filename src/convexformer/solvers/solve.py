@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..problem import Point, Problem
 from ..problem.norms import plain
-from . import block_descent, choose, many_outputs, newton, newton_cg, proximal_gradient
+from . import block_descent, choose, newton, newton_cg, proximal_gradient
 from .solution import FINEST_GAP, Callback, Clock, Solution, Task, interruption
 from .workspace import Workspace
 
@@ -29,7 +29,6 @@ RUN: dict[str, Strategy] = {  # from a point to a better one, and whether there 
     "gradient": proximal_gradient.minimise,
     "newton": newton.minimise,
     "newton-cg": newton_cg.minimise,
-    "many-outputs": many_outputs.minimise,
     "accelerated-gradient": proximal_gradient.minimise_accelerated,
 }
 FIRST_ORDER = ("block-descent", "gradient", "compiled-newton")  # given up once slow on a design

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,9 @@ from ..problem.designs import (
     row_slices,
     transposed_product,
 )
+from ..problem.stopping import check_stop
 from .choose import TUNING
 from .packing import Selection, Tokens, from_gram
-
-if TYPE_CHECKING:
-    from .many_outputs.kernel import Kernel as SharedKernel
 
 Array = NDArray[np.float64]
 
@@ -32,6 +29,7 @@ MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 LARGE_GRAM = 2e7  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
+NOT_FOLLOWED = 0.25  # relative change of a token's weight that such a kernel may miss
 
 
 class Workspace:
@@ -40,9 +38,9 @@ class Workspace:
     def __init__(self, problem: Problem) -> None:
         self.grams = Grams(problem.design, problem.center, problem.weight)
         self.kernels = Kernels(problem.design, problem.center)
+        self.near_kernels: NearKernels | None = None
         self.columns = Columns(problem.design, problem.center)
         self.tokens = Tokens(problem)
-        self.shared: SharedKernel | None = None  # of many outputs
         self.slow: set[str] = set()  # strategies that have been slow on this design
 
     def release(self, columns: bool) -> None:
@@ -259,11 +257,13 @@ class Grams:
 
 
 class Kernels:
-    """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`.
+    """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`, in float64.
 
     They are formed anew at every eta, or, where samples are few beside channels, summed from each
     token's own.
     """
+
+    exact, unit = True, 1.0
 
     def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
@@ -305,5 +305,91 @@ class Kernels:
         return F
 
     def contributions(self, groups: Groups, G: Array) -> Array:
-        """``A_k G_k`` of every group alone, ``(N, groups)``."""
-        return self.design.contributions(groups, G, self.center)
+        """``A_k G_k`` of every group alone, ``(N, groups, r)`` for ``G (groups, d, r)``."""
+        parts = [self.design.contributions(groups, g, self.center) for g in np.moveaxis(G, 2, 0)]
+        return np.stack(parts, axis=2)
+
+
+class NearKernels:
+    """The same in float32, for systems whose solutions are refined.
+
+    Tokens keep their own kernels as long as there is room; else one kernel follows eta, but not
+    small changes of it.
+    """
+
+    exact = False
+
+    def __init__(self, design: Design) -> None:
+        self.design = design
+        N, most = design.n_samples, CACHE_BYTES // (4 * design.n_samples**2)
+        self.keeps_own = most >= design.n_groups
+        self._own: NDArray[np.float32] = np.empty(
+            (design.n_groups if self.keeps_own else 1, N * N), np.float32
+        )
+        self._position: dict[int, int] = {}
+        self._unit = np.zeros(design.n_groups)
+        self._eta = np.zeros(design.n_groups)  # of the kernel that follows
+
+    def on(self, X: LowPrecision, centred: bool) -> NearKernels:
+        """These kernels, with products by the columns `X`."""
+        self.X, self.center, self.unit = X, centred or None, X.unit
+        return self
+
+    def weighted(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
+        """About the kernel of `groups` with weights `eta`, ``(N, N)``."""
+        N, wanted = self.design.n_samples, np.zeros(self.design.n_groups)
+        wanted[groups] = eta
+        if not self.keeps_own:
+            return self._following(wanted).reshape(N, N)
+        for k in np.flatnonzero(wanted).tolist():
+            if k not in self._position:
+                self._position[k] = len(self._position)
+                A = self._token(k)
+                np.matmul(A, A.T, out=self._own[self._position[k]].reshape(N, N))
+                self._unit[k] = self.X.unit**2
+        known = np.array(list(self._position), dtype=np.intp)
+        weights = (wanted * self._unit)[known].astype(np.float32)
+        return (weights @ self._own[: len(known)]).reshape(N, N)
+
+    def _following(self, wanted: Array) -> NDArray[np.float32]:
+        change = wanted - self._eta
+        change[np.abs(change) <= NOT_FOLLOWED * np.minimum(wanted, self._eta)] = 0.0
+        if not self._eta.any():
+            self._own[:] = 0.0
+        for k in np.flatnonzero(change).tolist():
+            check_stop()
+            A = self._token(k) * np.float32(self.X.unit * np.sqrt(abs(change[k])))
+            K = (A @ A.T).reshape(1, -1)
+            self._own += K if change[k] > 0 else -K
+        self._eta += change
+        return self._own
+
+    def _token(self, k: int) -> NDArray[np.float32]:
+        """Centred columns of a token over their unit."""
+        first = self.design.dim * int(np.searchsorted(self.X.groups, k))
+        columns = slice(first, first + self.design.dim)
+        A = self.X.A[:, columns]
+        if self.X.offset is None:
+            return A
+        return A + (self.X.offset[columns] / self.X.unit).astype(np.float32)
+
+    def _place(self, groups: Groups) -> Groups:
+        return np.searchsorted(self.X.groups, groups)
+
+    def correlate(self, groups: Groups, V: Array) -> Array:
+        """``A_k' V``, ``(groups, d, outputs)``."""
+        return self.X.correlate(V)[self._place(groups)]
+
+    def predict(self, groups: Groups, Z: Array) -> Array:
+        """``sum_k A_k Z_k``, ``(N, outputs)``."""
+        whole = np.zeros((len(self.X.groups), *Z.shape[1:]))
+        whole[self._place(groups)] = Z
+        return self.X.predict(whole)
+
+    def contributions(self, groups: Groups, G: Array) -> NDArray[np.float32]:
+        """``A_k G_k / unit`` of every group alone, ``(N, groups, r)`` for ``G (groups, d, r)``."""
+        U: NDArray[np.float32] = np.empty((len(self.X.A), len(groups), G.shape[2]), np.float32)
+        G32 = G.astype(np.float32)
+        for j, k in enumerate(groups.tolist()):
+            U[:, j] = self._token(k) @ G32[j]
+        return U
