@@ -368,7 +368,7 @@ LEFT, TOP, BOTTOM, GAP, TITLE, LABELS = 1.35, 0.65, 0.45, 0.2, 0.42, 0.75
 NAMES = ("teacher", *MAPS)
 
 
-@styled
+@styled()
 def draw(results: Record) -> Figure:
     """A block per head, the most and the least static; in it the teacher and its students."""
     from matplotlib import pyplot as plt
