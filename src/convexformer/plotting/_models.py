@@ -43,10 +43,8 @@ class Subject:
         if not hasattr(self.model, "coef_"):
             raise ValueError(f"{name} is not fitted yet; call fit first.")
         if hasattr(self.model, "attention_maps_"):
-            raise ValueError(
-                f"{name} has no tokens that all targets share, and so no token map. Draw its "
-                "attention_maps_.aggregate, for example with matplotlib's imshow."
-            )
+            advice = "Draw its attention_maps_.aggregate, with matplotlib's imshow."
+            raise ValueError(f"{name} has no tokens that all targets share. {advice}")
         return np.asarray(self.model.coef_)
 
     def outputs(self, given: Sequence[Any] | None, count: int) -> tuple[Sequence[Any] | None, str]:
@@ -59,7 +57,7 @@ class Subject:
         unit, names = "contribution to the log-odds", classes if given is None else given
         if count == 1 and len(names) == 2:  # a binary classifier speaks for its second class
             return names[1:], f"{unit} of “{names[1]}”{per}"
-        return names if len(names) == count or given is not None else None, unit + per
+        return names, unit + per
 
     def names(self, n_tokens: int, given: Sequence[Any] | None = None) -> tuple[Names, Names]:
         """Names of tokens and channels: those given, the model's own, or what steps before tell.

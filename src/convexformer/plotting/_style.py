@@ -210,7 +210,9 @@ def listing(names: Sequence[str]) -> str:
 
 
 def short(value: float) -> str:
-    """Two significant digits, and no more zeros than it takes."""
+    """Two significant digits, and no more zeros than it takes; of zero, none."""
+    if not value:
+        return ""
     return f"{value:#.2g}".rstrip(".") if value < 99.5 else f"{value:.0f}"
 
 

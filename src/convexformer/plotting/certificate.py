@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 from . import _style as style
 from ._models import Subject
 from ._style import styled
-
-Against = Literal["seconds", "iterations"]
 
 FLOOR = 1e-16  # a log axis has no zero; gaps at or below rounding are drawn here
 
@@ -91,7 +89,7 @@ class CertificateDisplay:
 
     @styled()
     def plot(
-        self, ax: Axes | None = None, *, against: Against = "seconds", title: str | None = None
+        self, ax: Axes | None = None, *, against: str = "seconds", title: str | None = None
     ) -> CertificateDisplay:
         """Draw.
 

@@ -87,12 +87,10 @@ class PathDisplay:
                 raise ValueError("There is nothing to draw: give token_norms, scores or both.")
         order = np.argsort(-betas, kind="stable")
         self.betas: Array = betas[order]
-        self.token_norms = _by_beta(token_norms, order, "token_norms", 2)
+        self.token_norms: Array = _by_beta(token_norms, order, "token_norms", 2)
         self.token_names = style.names_for(token_names, self.token_norms.shape[1], "tokens")
-        self.scores = None if scores is None else _by_beta(scores, order, "scores", 1)
-        if score_errors is not None:
-            score_errors = _by_beta(score_errors, order, "score_errors", 1)
-        self.score_errors: Array | None = score_errors
+        self.scores: Array | None = _by_beta(scores, order, "scores", 1)
+        self.score_errors: Array | None = _by_beta(score_errors, order, "score_errors", 1)
         self.norm_name, self.score_name = norm_name, score_name
         self.marks, self.worst_gap = dict(marks or {}), worst_gap
         self.n_tokens_used = np.count_nonzero(self.token_norms, axis=1)
@@ -220,8 +218,7 @@ class PathDisplay:
         """Logarithmic, from beta_max on the left to weak penalties on the right."""
         high, low = self.betas[0], self.betas[-1]
         margin = 1.5 if low == high else 1.0
-        self.ax_.set_xscale("log")
-        self.ax_.set_xlim(high * margin, low / margin)
+        self.ax_.set(xscale="log", xlim=(high * margin, low / margin))
         digits = (1, 2, 5) if low > 1e-4 * high else (1,)
         self.ax_.xaxis.set_major_locator(LogLocator(subs=digits, numticks=50))
         self.ax_.minorticks_off()
@@ -233,20 +230,17 @@ class PathDisplay:
         ax, norms = self.ax_, self.token_norms
         used = style.largest_first(norms[-1])
         colors = dict(zip(used, style.HUES, strict=False))
-        for k, name in enumerate(self.token_names):
-            look: Any = {"color": "#b4bac4", "linewidth": 0.9, "zorder": 1.5}
-            if k in colors:
-                look = {"color": colors[k]}
-            # Zeros before a token enters are left out, but for the last of them.
-            entered = np.logical_or.accumulate(norms[:, k] > 0)
-            shown = np.where(np.append(entered[1:], entered[-1]), norms[:, k], np.nan)
-            self.lines_ += ax.plot(self.betas, shown, label=name, **look)
-        ax.set_ylim(0, 1.06 * (norms.max() or 1.0))
-        ax.set_ylabel(self.norm_name)
+        # Zeros before a token enters are left out, but for the last of them.
+        entered = np.logical_or.accumulate(norms > 0)
+        shown = np.where(np.vstack([entered[1:], entered[-1:]]), norms, np.nan)
+        grey: Any = {"color": "#b4bac4", "linewidth": 0.9, "zorder": 1.5}
+        self.lines_ = ax.plot(self.betas, shown, label=self.token_names, **grey)
+        for k, hue in colors.items():
+            self.lines_[k].set(color=hue, linewidth=1.8, zorder=2)
+        ax.set(ylim=(0, 1.06 * (norms.max() or 1.0)), ylabel=self.norm_name)
         style.lined(ax)
         labels = [(self.token_names[k], norms[-1, k], hue) for k, hue in colors.items()]
-        hidden = used[len(colors) :]
-        if len(hidden):
+        if hidden := used[len(colors) :]:
             labels.append((f"{len(hidden)} more", norms[-1, hidden[0]], style.MUTED))
         if labels:
             style.end_labels(ax, self.betas[-1], labels)
@@ -295,8 +289,10 @@ class PathDisplay:
         return f"{order[0]} enters first, then {style.listing(order[1:4])}"
 
 
-def _by_beta(values: ArrayLike, order: Any, what: str, rank: int) -> Array:
+def _by_beta(values: ArrayLike | None, order: Any, what: str, rank: int) -> Any:
     """`values`, one entry or row per beta, in the order in which betas decrease."""
+    if values is None:
+        return None
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != rank or len(array) != len(order):
         wanted = f"({len(order)},)" if rank == 1 else f"({len(order)}, n)"

@@ -19,7 +19,7 @@ BARS = 2.6
 GAP = 0.35
 SUBTITLE: Any = {"loc": "center", "fontsize": 9.5, "fontweight": "normal", "pad": 6}
 LEGEND: Any = {"frameon": False, "fontsize": 8, "handletextpad": 0.2, "borderpad": 0}
-STATIC, OWN = "static attention that explains most", "the model's own mean attention"
+MAPS = ("static attention that explains most", "the model's own mean attention")
 
 
 class ProbeDisplay:
@@ -70,20 +70,20 @@ class ProbeDisplay:
         self.bars_ax_, self.figure_ = style.axes_for(None, BARS + 2 * (GAP + wide) + 0.25, high)
         divider = make_axes_locatable(self.bars_ax_)
         self._draw_bars()
-        norm = PowerNorm(0.5, 0.0, max(self.static.max(), self.model.max()))
-        maps = ((self.static, STATIC), (self.model, OWN))
-        axes = [divider.append_axes("right", wide, pad=GAP) for _ in maps]
+        top = max(self.static.max(), self.model.max())
+        look: Any = {"cmap": "Blues", "norm": PowerNorm(0.5, 0.0, top)}
+        axes = [divider.append_axes("right", wide, pad=GAP) for _ in range(2)]
         self.static_ax_, self.model_ax_ = axes
-        for ax, (values, words) in zip(axes, maps, strict=True):
-            image = style.heat_map(ax, values, (), cmap="Blues", norm=norm)
+        for ax, values, words in zip(axes, (self.static, self.model), MAPS, strict=True):
+            image = style.heat_map(ax, values, (), **look)
             ax.set_xticks(range(places), result.heads[0].names, rotation=90, fontsize=8)
             ax.set_xlabel("place")
             ax.set_title(words, **SUBTITLE)
         style.colour_bar(image, divider.append_axes("right", 0.1, pad=0.15))
         if title is None:
             title = f"How static are the heads of layer {result.layer} of {result.model}?"
-        look = {"fontsize": 12, "fontweight": "bold", "color": style.INK}
-        style.note(self.bars_ax_, title, (0, 1), (-38, 30), within="axes fraction", **look)
+        look = {"fontsize": 12, "fontweight": "bold", "color": style.INK, "within": "axes fraction"}
+        style.note(self.bars_ax_, title, (0, 1), (-38, 30), **look)
         style.finish(True, self.bars_ax_, self._notes(), self.static_ax_)
         return self
 
@@ -95,36 +95,29 @@ class ProbeDisplay:
         ax.errorbar(self.shares, at, xerr=errors, fmt="none", ecolor=style.INK, elinewidth=1.0)
         for place, head in enumerate(heads):
             if head.constant:
-                words = "writes the same everywhere"
-                ax.text(0.02, place, words, color=style.MUTED, fontsize=8, va="center")
-        marks: Any = (
-            ("|", style.HUES[1], 9.0, "static attention", [h.attention_share for h in heads]),
-            (
-                ".",
-                style.INK,
-                6.0,
-                "its own mean attention",
-                [h.model_attention_share for h in heads],
-            ),
-        )
-        for marker, color, size, label, values in marks:
-            label += " (below 0 at the edge)" * bool(min(values) < 0.0)
-            ax.plot(np.maximum(values, 0), at, marker, color=color, ms=size, mew=2.0, label=label)
-        ax.set_xlim(0, 1)
-        ax.set_ylim(len(heads) - 0.5, -0.5)
+                style.note(ax, "writes the same everywhere", (0.02, place), va="center")
+        static = [head.attention_share for head in heads]
+        self._mark(static, "static attention", marker="|", color=style.HUES[1], markersize=9)
+        own = [head.model_attention_share for head in heads]
+        self._mark(own, "its own mean attention", marker=".", color=style.INK, markersize=6)
+        ax.set(xlim=(0, 1), ylim=(len(heads) - 0.5, -0.5), ylabel="head")
         ax.set_yticks(at, [str(head.head) for head in heads])
-        ax.set_ylabel("head")
         ax.set_title("share of its output, unseen text", **SUBTITLE)
         style.lined(ax, "x")
         ax.tick_params(axis="y", length=0)
         ax.legend(loc="upper left", bbox_to_anchor=(-0.06, 0), borderaxespad=2.2, **LEGEND)
 
+    def _mark(self, shares: list[float], label: str, **look: Any) -> None:
+        label += " (below 0 at the edge)" if min(shares) < 0 else ""
+        at, look = range(len(shares)), {"linestyle": "none", "markeredgewidth": 2.0, **look}
+        self.bars_ax_.plot(np.maximum(shares, 0.0), at, label=label, **look)
+
     def _notes(self) -> str:
         result = self.result
-        n = len(result.varying)
         return (
             f"Bars: certified static mixing, relative duality gap at most {result.worst_gap:.1e}; "
             f"tested on {result.n_texts[2]} texts ({result.n_targets[2]} targets), lines are "
             f"standard errors. The offset it weighs most is that of the model's mean attention "
-            f"in {result.agreement} of {n} heads. Of 'mean', the model's map shows what is left."
+            f"in {result.agreement} of {len(result.varying)} heads. Of 'mean', the model's map "
+            "shows what is left."
         )

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +18,6 @@ from . import _style as style
 from ._models import Subject
 from ._style import Array, styled
 
-Kind = Literal["auto", "bars", "channels", "outputs", "gates"]
 Groups = Mapping[str, Sequence[str]]  # of channels, by name
 
 MANY_GATES = 40  # of those in use, the strongest are drawn
@@ -148,9 +147,8 @@ class TokenMapDisplay:
             channels = channels or known
         names, unit = subject.outputs(outputs, len(coef))
         if output is not None:
-            last = len(coef) - 1
-            if output not in range(last + 1):
-                raise ValueError(f"output must be the index of one, 0 to {last}; got {output!r}.")
+            if output not in range(len(coef)):
+                raise ValueError(f"output must be an index, 0 to {len(coef) - 1}; got {output!r}.")
             names = [style.names_for(names, len(coef), "outputs")[output]]
             coef = coef[[output]]
         display = cls(
@@ -179,7 +177,7 @@ class TokenMapDisplay:
         self,
         ax: Axes | None = None,
         *,
-        kind: Kind = "auto",
+        kind: str = "auto",
         channel_groups: Groups | None = None,
         title: str | None = None,
     ) -> TokenMapDisplay:
@@ -209,11 +207,10 @@ class TokenMapDisplay:
                 f"kind must be one of auto, bars, {', '.join(maps)} for this model; got {kind!r}. "
                 "Channels are shown of one output (give output=) without gates."
             )
-        shown: str = kind
         if kind == "auto":
             few = 1 < len(self.channel_names) <= MANY_CHANNELS
-            shown = list(maps)[-1] if few or "channels" not in maps else "bars"
-        values, rows, what = maps.get(shown, (self.coef, [], ""))
+            kind = list(maps)[-1] if few or "channels" not in maps else "bars"
+        values, rows, what = maps.get(kind, (self.coef, [], ""))
         width = float(np.clip(0.48 * len(self.token_names), 4.0, 10.5))
         height = 0.96 + float(np.clip(0.25 * len(rows), 0.9, 9.0)) if rows else 1.6
         self.ax_, self.figure_ = style.axes_for(ax, width, height)
@@ -221,16 +218,16 @@ class TokenMapDisplay:
         self.image_: QuadMesh | None = None
         if rows:
             divider = make_axes_locatable(self.ax_)
-            look: Any = {"cmap": "Blues", "vmin": 0.0, "vmax": np.abs(values).max() or 1.0}
-            if shown == "channels":  # white is zero
-                look |= {"cmap": "RdBu_r", "vmin": -look["vmax"]}
+            signed, top = kind == "channels", np.abs(values).max() or 1.0
+            look: Any = {"cmap": "Blues", "vmin": 0.0, "vmax": top}
+            look |= {"cmap": "RdBu_r", "vmin": -top} if signed else {}  # white is zero
             self.image_ = style.heat_map(self.ax_, values, rows, **look)
-            unit = self.unit if shown == "channels" else self._norm
+            unit = self.unit if signed else self._norm
             unit = textwrap.fill(unit, max(20, int(3.6 * len(rows))))  # about as long as rows
             style.colour_bar(self.image_, divider.append_axes("right", 0.11, pad=0.15), unit)
             self.bars_ax_ = divider.append_axes("top", 0.9, pad=0.06, sharex=self.ax_)
             self.ax_.set_ylabel(what)
-        if shown == "channels" and channel_groups:
+        if kind == "channels" and channel_groups:
             self._draw_groups(channel_groups)
         self._draw_bars()
         self._draw_names()
@@ -273,10 +270,9 @@ class TokenMapDisplay:
         ax, norms = self.bars_ax_, self.token_norms
         self.bars_ = ax.bar(range(len(norms)), norms, width=0.72, color=style.ACCENT)
         if len(norms) <= MANY_TOKENS:
-            values = [style.short(norm) if norm > 0 else "" for norm in norms]
-            ax.bar_label(self.bars_, values, padding=2, fontsize=8, color=style.MUTED)
-        ax.set_ylim(0, 1.15 * (norms.max(initial=0.0) or 1.0))
-        ax.set_yticks([])
+            look: Any = {"padding": 2, "fontsize": 8, "color": style.MUTED}
+            ax.bar_label(self.bars_, fmt=style.short, **look)
+        ax.set(ylim=(0, 1.15 * (norms.max(initial=0.0) or 1.0)), yticks=[])
         ax.spines[["left", "top", "right"]].set_visible(False)
         ax.spines["bottom"].set_color(style.FAINT)
         ax.set_ylabel(self._norm, fontsize=9, color=style.MUTED)
@@ -301,9 +297,7 @@ class TokenMapDisplay:
         used, n = self.tokens_used, len(self.token_names)
         if not used:
             return "No token is used: β is at or above β$_{\\max}$"
-        if len(used) < n and len(used) <= 5:
-            verb = "uses one token of" if len(used) == 1 else f"uses {len(used)} tokens of"
-            who = "The model" if self.refitted else "The optimum"
-            return f"{who} {verb} {n}: {style.listing(used)}"
-        top = style.listing(used[:2])
-        return f"{top} weigh most; {len(used)} of {n} tokens are used" if n > 1 else "One token"
+        if len(used) > 5 or 1 < len(used) == n:
+            return f"{style.listing(used[:2])} weigh most; {len(used)} of {n} tokens are used"
+        who = "The model" if self.refitted else "The optimum"
+        return f"{who} uses {len(used)} of {n} tokens: {style.listing(used)}"
