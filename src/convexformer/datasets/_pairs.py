@@ -74,17 +74,14 @@ def mrpc(folder: str | os.PathLike[str]) -> SentencePairs:
             f"{folder} has no {' and no '.join(missing)}. Name a folder with MRPC's files "
             f"({', '.join(MRPC_FILES)}), or leave it out to use the sentences of the package."
         )
-    held = {tuple(line.split("\t")) for line in (folder / MRPC_FILES[2]).read_text().splitlines()}
-    learnt: list[tuple[int, Pair]] = []
-    validation: list[tuple[int, Pair]] = []
-    for ids, label, pair in _rows(folder / MRPC_FILES[0]):
-        (validation if ids in held else learnt).append((label, pair))
-    test = [(label, pair) for _, label, pair in _rows(folder / MRPC_FILES[1])]
-    if not (learnt and validation and test):
-        raise ValueError(f"{folder} has no pairs in one of its parts; download MRPC again.")
-    parts = (learnt, validation, test)
-    first, second, third = ([pair for _, pair in part] for part in parts)
-    labels = tuple(np.array([label for label, _ in part]) for part in parts)
+    learnt, tested, listed = (folder / name for name in MRPC_FILES)
+    held = {tuple(line.split("\t")) for line in listed.read_text().splitlines()}
+    rows = list(_rows(learnt))
+    train = [row for row in rows if row[0] not in held]
+    validation = [row for row in rows if row[0] in held]
+    parts = (train, validation, list(_rows(tested)))
+    labels = tuple(np.array([label for _, label, _ in part]) for part in parts)
+    first, second, third = ([pair for *_, pair in part] for part in parts)
     return SentencePairs("MRPC", first, second, third, labels)
 
 
@@ -113,7 +110,7 @@ def prose() -> SentencePairs:
     """
     file = files("convexformer.datasets").joinpath("data", "sentences.txt")
     lines = file.read_text(encoding="utf-8").splitlines()
-    ends = [round(share * len(lines)) for share in (*PROSE_PARTS, 1.0)]
-    starts = [0, *ends[:-1]]
-    first, second, third = (list(pairwise(lines[a:b])) for a, b in zip(starts, ends, strict=True))
-    return SentencePairs("prose", first, second, third)
+    end, last = (round(share * len(lines)) for share in PROSE_PARTS)
+    parts = (lines[:end], lines[end:last], lines[last:])
+    train, validation, test = (list(pairwise(part)) for part in parts)
+    return SentencePairs("prose", train, validation, test)
