@@ -20,12 +20,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from convexformer.activations import Activations, extract
-from convexformer.datasets import SentencePairs
 from convexformer.plotting._style import MUTED, bare, styled
 from convexformer.probes._probe import BETAS, _axes, _split, _Texts
 from convexformer.probes._static import fit_static, share
 
 from ..lab import Ledger, Record, plus_minus, standard_error
+from ..sentences import SentencePairs
 from .likeness import Likeness, contribution_map, likeness, norm_map, pair_coefficients
 from .students import Lesson, SimplexStudent, SoftmaxStudent, Student, shares, train
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
@@ -45,7 +44,7 @@ class SentencePairs:
 
 
 def sentence_pairs(mrpc_folder: str | os.PathLike[str] | None = None) -> SentencePairs:
-    """MRPC where its folder is named, else the prose that ships with the package.
+    """MRPC where its folder is named, else prose of this project.
 
     Parameters
     ----------
@@ -65,14 +64,14 @@ def mrpc(folder: str | os.PathLike[str]) -> SentencePairs:
     folder : path-like
         With the files ``msr_paraphrase_train.txt`` and ``msr_paraphrase_test.txt`` as Microsoft
         distributes them, and GLUE's ``dev_ids.tsv``, which says which pairs of the first file are
-        for validation. They may not be shipped with the package.
+        for validation. They may not be passed on.
     """
     folder = Path(folder)
     missing = [name for name in MRPC_FILES if not (folder / name).is_file()]
     if missing:
         raise ValueError(
             f"{folder} has no {' and no '.join(missing)}. Name a folder with MRPC's files "
-            f"({', '.join(MRPC_FILES)}), or leave it out to use the sentences of the package."
+            f"({', '.join(MRPC_FILES)}), or leave it out to use sentences of this project."
         )
     learnt, tested, listed = (folder / name for name in MRPC_FILES)
     held = {tuple(line.split("\t")) for line in listed.read_text().splitlines()}
@@ -101,14 +100,14 @@ def prose() -> SentencePairs:
 
     Examples
     --------
-    >>> from convexformer.datasets import prose
+    >>> from experiments.sentences import prose
     >>> pairs = prose()
     >>> len(pairs.train), len(pairs.validation), len(pairs.test)
     (1064, 227, 227)
     >>> pairs.train[0][0]
     'Attention trained to a certified global optimum.'
     """
-    file = files("convexformer.datasets").joinpath("data", "sentences.txt")
+    file = Path(__file__).with_name("sentences.txt")
     lines = file.read_text(encoding="utf-8").splitlines()
     end, last = (round(share * len(lines)) for share in PROSE_PARTS)
     parts = (lines[:end], lines[end:last], lines[last:])
