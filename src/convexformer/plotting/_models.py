@@ -45,7 +45,7 @@ class Subject:
         if hasattr(self.model, "attention_maps_"):
             advice = "Draw its attention_maps_.aggregate, with matplotlib's imshow."
             raise ValueError(f"{name} has no tokens that all targets share. {advice}")
-        return np.asarray(self.model.coef_)
+        return np.atleast_2d(self.model.coef_)
 
     def outputs(self, given: Sequence[Any] | None, count: int) -> tuple[Sequence[Any] | None, str]:
         """Names of the outputs, where there are any, and what a coefficient means."""

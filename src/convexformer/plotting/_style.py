@@ -34,7 +34,7 @@ HUES = (
     "#3f9bd1",
     "#5b4b9a",
     "#7a4a21",
-    "#444",
+    "#4d4d4d",
 )
 
 LABEL_SPACE = 11.5  # points between two names at the ends of lines

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from . import _style as style
 from ._models import Subject
-from ._style import styled
 
 FLOOR = 1e-16  # a log axis has no zero; gaps at or below rounding are drawn here
 
@@ -87,7 +86,7 @@ class CertificateDisplay:
             return float(self.certificate.relative_gap)
         return float(self.relative_gaps[-1])
 
-    @styled()
+    @style.styled()
     def plot(
         self, ax: Axes | None = None, *, against: str = "seconds", title: str | None = None
     ) -> CertificateDisplay:

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from .._names import entry_order
 from . import _style as style
 from ._models import Subject
-from ._style import Array, styled
 
 COUNT_SPACE = 0.055  # between two numbers of tokens along the top, as a share of the width
 
@@ -86,11 +85,11 @@ class PathDisplay:
             if scores is None:
                 raise ValueError("There is nothing to draw: give token_norms, scores or both.")
         order = np.argsort(-betas, kind="stable")
-        self.betas: Array = betas[order]
-        self.token_norms: Array = _by_beta(token_norms, order, "token_norms", 2)
+        self.betas: style.Array = betas[order]
+        self.token_norms: style.Array = _by_beta(token_norms, order, "token_norms", 2)
         self.token_names = style.names_for(token_names, self.token_norms.shape[1], "tokens")
-        self.scores: Array | None = _by_beta(scores, order, "scores", 1)
-        self.score_errors: Array | None = _by_beta(score_errors, order, "score_errors", 1)
+        self.scores: style.Array | None = _by_beta(scores, order, "scores", 1)
+        self.score_errors: style.Array | None = _by_beta(score_errors, order, "score_errors", 1)
         self.norm_name, self.score_name = norm_name, score_name
         self.marks, self.worst_gap = dict(marks or {}), worst_gap
         self.n_tokens_used = np.count_nonzero(self.token_norms, axis=1)
@@ -172,7 +171,7 @@ class PathDisplay:
         title += " for refitted models" * subject.proof["refitted"]
         return display.plot(**{"title": title, **options})
 
-    @styled()
+    @style.styled()
     def plot(self, ax: Axes | None = None, *, title: str | None = None) -> PathDisplay:
         """Draw.
 
@@ -256,7 +255,7 @@ class PathDisplay:
                 free = place + COUNT_SPACE
                 style.note(ax, str(count), (place, 1.015), ha="center", **look)
 
-    def _draw_scores(self, ax: Axes, scores: Array) -> None:
+    def _draw_scores(self, ax: Axes, scores: style.Array) -> None:
         ax.plot(self.betas, scores, color=style.ACCENT, marker="o", markersize=3)
         if self.score_errors is not None:
             low, high = scores - self.score_errors, scores + self.score_errors

@@ -9,7 +9,6 @@ from matplotlib.colors import PowerNorm
 from mpl_toolkits.axes_grid1 import make_axes_locatable
 
 from . import _style as style
-from ._style import Array, styled
 
 if TYPE_CHECKING:
     from ..probes import LayerProbe
@@ -42,16 +41,16 @@ class ProbeDisplay:
     def __init__(self, result: LayerProbe) -> None:
         self.result = result
         heads = result.heads
-        self.shares: Array = np.array([head.share for head in heads])
-        self.static: Array = np.stack([head.attention for head in heads])  # (heads, places)
-        self.model: Array = np.stack([head.model_attention for head in heads])
+        self.shares: style.Array = np.array([head.share for head in heads])
+        self.static: style.Array = np.stack([head.attention for head in heads])  # (heads, places)
+        self.model: style.Array = np.stack([head.model_attention for head in heads])
 
     @classmethod
     def from_probe(cls, result: LayerProbe, *, title: str | None = None) -> ProbeDisplay:
         """Draw the result of a probe."""
         return cls(result).plot(title=title)
 
-    @styled()
+    @style.styled()
     def plot(self, *, title: str | None = None) -> ProbeDisplay:
         """Draw.
 

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 
 from . import _style as style
 from ._models import Subject
-from ._style import Array, styled
 
 Groups = Mapping[str, Sequence[str]]  # of channels, by name
 
@@ -91,7 +90,7 @@ class TokenMapDisplay:
         refitted: bool = False,
         unit: str = "coefficient",
     ) -> None:
-        self.coef: Array = np.asarray(coef, dtype=np.float64)
+        self.coef: style.Array = np.asarray(coef, dtype=np.float64)
         if self.coef.ndim not in (3, 4):
             shape = self.coef.shape
             raise ValueError(f"coef must have shape (c, n, d) or (c, gates, n, d); got {shape}.")
@@ -106,9 +105,9 @@ class TokenMapDisplay:
             self.coef = self.coef * np.asarray(token_weights, dtype=np.float64)[:, None]
             self.unit += ", times token weight"
         norms = np.linalg.norm(self.coef, axis=-1)
-        self.output_norms: Array = norms.sum(axis=1) if self.gated else norms
-        self.gate_norms: Array | None = norms.sum(axis=0) if self.gated else None
-        self.token_norms: Array = (
+        self.output_norms: style.Array = norms.sum(axis=1) if self.gated else norms
+        self.gate_norms: style.Array | None = norms.sum(axis=0) if self.gated else None
+        self.token_norms: style.Array = (
             self.output_norms.sum(axis=0) if self.gated else np.linalg.norm(norms, axis=0)
         )
 
@@ -142,25 +141,17 @@ class TokenMapDisplay:
         """
         subject = Subject(estimator)
         coef = subject.coef
-        if coef.ndim > 2:
-            tokens, known = subject.names(coef.shape[-2], tokens)
-            channels = channels or known
-        names, unit = subject.outputs(outputs, len(coef))
+        tokens, known = subject.names(coef.shape[-2], tokens)
+        outputs, unit = subject.outputs(outputs, len(coef))
         if output is not None:
             if output not in range(len(coef)):
                 raise ValueError(f"output must be an index, 0 to {len(coef) - 1}; got {output!r}.")
-            names = [style.names_for(names, len(coef), "outputs")[output]]
+            outputs = [style.names_for(outputs, len(coef), "outputs")[output]]
             coef = coef[[output]]
-        display = cls(
-            coef,
-            token_names=tokens,
-            channel_names=channels,
-            output_names=names,
-            token_weights=getattr(subject.model, "token_weights", None),
-            unit=unit,
-            **subject.proof,
-        )
-        return display.plot(**options)
+        names: Any = {"token_names": tokens, "channel_names": channels or known}
+        weights = getattr(subject.model, "token_weights", None)
+        names |= {"output_names": outputs, "unit": unit, "token_weights": weights}
+        return cls(coef, **names, **subject.proof).plot(**options)
 
     @property
     def tokens_used(self) -> list[str]:
@@ -172,7 +163,7 @@ class TokenMapDisplay:
         """Gates with a nonzero norm, strongest first; none where the model has no gates."""
         return [] if self.gate_norms is None else style.largest_first(self.gate_norms.sum(axis=1))
 
-    @styled()
+    @style.styled()
     def plot(
         self,
         ax: Axes | None = None,
@@ -188,9 +179,10 @@ class TokenMapDisplay:
         ax : Axes, optional
             Where the map goes (the bars sit on top of it); a new figure if omitted.
         kind : {"auto", "bars", "channels", "outputs", "gates"}
-            "channels": heat map channels x tokens, for one output. "outputs": heat map of norms,
-            outputs x tokens. "gates": heat map of norms, gates x tokens, only gates in use,
-            strongest first. "bars": norms alone. "auto" chooses by shape.
+            "channels": heat map channels x tokens, of a model with one output. "outputs": heat map
+            of norms, outputs x tokens, of one with several. "gates": heat map of norms, gates x
+            tokens, of a gated model; only gates in use, strongest first. "bars": norms alone.
+            "auto" is the one that fits the model.
         channel_groups : mapping of str to sequence of str, optional
             Channels to put together, in this order, under the name of their group.
         title : str, optional
@@ -201,16 +193,15 @@ class TokenMapDisplay:
         TokenMapDisplay
             Itself.
         """
-        maps = self._maps(channel_groups or {})
-        if kind not in ("auto", "bars", *maps):
+        shown, values, rows, what = self._map(channel_groups or {})
+        if kind not in ("auto", "bars", shown):
             raise ValueError(
-                f"kind must be one of auto, bars, {', '.join(maps)} for this model; got {kind!r}. "
-                "Channels are shown of one output (give output=) without gates."
+                f"kind must be auto, bars or {shown} for this model; got {kind!r}. For channels of "
+                "one output, give output=."
             )
-        if kind == "auto":
-            few = 1 < len(self.channel_names) <= MANY_CHANNELS
-            kind = list(maps)[-1] if few or "channels" not in maps else "bars"
-        values, rows, what = maps.get(kind, (self.coef, [], ""))
+        many = shown == "channels" and not 1 < len(rows) <= MANY_CHANNELS
+        if kind == "bars" or (kind == "auto" and many):
+            shown, rows = "bars", []
         width = float(np.clip(0.48 * len(self.token_names), 4.0, 10.5))
         height = 0.96 + float(np.clip(0.25 * len(rows), 0.9, 9.0)) if rows else 1.6
         self.ax_, self.figure_ = style.axes_for(ax, width, height)
@@ -218,7 +209,7 @@ class TokenMapDisplay:
         self.image_: QuadMesh | None = None
         if rows:
             divider = make_axes_locatable(self.ax_)
-            signed, top = kind == "channels", np.abs(values).max() or 1.0
+            signed, top = shown == "channels", np.abs(values).max() or 1.0
             look: Any = {"cmap": "Blues", "vmin": 0.0, "vmax": top}
             look |= {"cmap": "RdBu_r", "vmin": -top} if signed else {}  # white is zero
             self.image_ = style.heat_map(self.ax_, values, rows, **look)
@@ -227,7 +218,7 @@ class TokenMapDisplay:
             style.colour_bar(self.image_, divider.append_axes("right", 0.11, pad=0.15), unit)
             self.bars_ax_ = divider.append_axes("top", 0.9, pad=0.06, sharex=self.ax_)
             self.ax_.set_ylabel(what)
-        if kind == "channels" and channel_groups:
+        if shown == "channels" and channel_groups:
             self._draw_groups(channel_groups)
         self._draw_bars()
         self._draw_names()
@@ -235,25 +226,24 @@ class TokenMapDisplay:
         style.finish(ax is None, self.ax_, style.certificate_line(self.certificate, self.refitted))
         return self
 
-    def _maps(self, groups: Groups) -> dict[str, tuple[Array, list[str], str]]:
-        """By kind: what a heat map shows, the names of its rows, and what these are."""
+    def _map(self, groups: Groups) -> tuple[str, style.Array, list[str], str]:
+        """The heat map of this model: its kind, values, names of rows, and what rows are."""
         if self.gate_norms is not None:
             gates = self.gates_used[:MANY_GATES] or [0]
-            return {"gates": (self.gate_norms[gates], [str(j) for j in gates], "gates")}
-        what = "classes" if "log-odds" in self.unit else "outputs"
-        maps = {"outputs": (self.output_norms, self.output_names, what)}
-        if len(self.coef) == 1:
-            names = [name for members in groups.values() for name in members]
-            unknown = [str(name) for name in names if name not in self.channel_names]
-            if unknown:
-                raise ValueError(
-                    f"channel_groups names {style.listing(unknown)}, which the model does not "
-                    f"have; its channels are {', '.join(self.channel_names)}."
-                )
-            names += [name for name in self.channel_names if name not in names]
-            order = [self.channel_names.index(name) for name in names]
-            maps["channels"] = (self.coef[0].T[order], names, "" if groups else "channels")
-        return maps
+            return "gates", self.gate_norms[gates], [str(j) for j in gates], "gates"
+        if len(self.coef) > 1:
+            what = "classes" if "log-odds" in self.unit else "outputs"
+            return "outputs", self.output_norms, self.output_names, what
+        names = [name for members in groups.values() for name in members]
+        unknown = [str(name) for name in names if name not in self.channel_names]
+        if unknown:
+            raise ValueError(
+                f"channel_groups names {style.listing(unknown)}, which the model does not have; "
+                f"its channels are {', '.join(self.channel_names)}."
+            )
+        names += [name for name in self.channel_names if name not in names]
+        order = [self.channel_names.index(name) for name in names]
+        return "channels", self.coef[0].T[order], names, "" if groups else "channels"
 
     def _draw_groups(self, groups: Groups) -> None:
         """Names of the channel groups left of the channels, white gaps between the groups."""
