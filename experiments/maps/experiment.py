@@ -20,12 +20,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from convexformer.activations import Activations, extract
-from convexformer.datasets import SentencePairs
 from convexformer.plotting._style import MUTED, bare, styled
 from convexformer.probes._probe import BETAS, _axes, _split, _Texts
 from convexformer.probes._static import fit_static, share
 
 from ..lab import Ledger, Record, plus_minus, standard_error
+from ..sentences import SentencePairs
 from .likeness import Likeness, contribution_map, likeness, norm_map, pair_coefficients
 from .students import Lesson, SimplexStudent, SoftmaxStudent, Student, shares, train
 
@@ -368,7 +368,7 @@ LEFT, TOP, BOTTOM, GAP, TITLE, LABELS = 1.35, 0.65, 0.45, 0.2, 0.42, 0.75
 NAMES = ("teacher", *MAPS)
 
 
-@styled
+@styled()
 def draw(results: Record) -> Figure:
     """A block per head, the most and the least static; in it the teacher and its students."""
     from matplotlib import pyplot as plt

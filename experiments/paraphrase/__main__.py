@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from convexformer.datasets import sentence_pairs
-
 from .. import lab
+from ..sentences import sentence_pairs
 from .experiment import Frozen, facts, run
 
 EXPERIMENT = lab.Experiment(Path(__file__).parent, "paraphrase.md", facts)

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from convexformer.activations import Activations, extract
-from convexformer.datasets import SentencePairs
 from convexformer.estimators import ConvexAttentionClassifier, TokenScaler
 
 from ..lab import Ledger, Record, one_thread, rounded
+from ..sentences import SentencePairs
 
 Floats = NDArray[np.float32]
 
@@ -236,7 +236,7 @@ class Frozen:
     def __init__(self, pairs: SentencePairs, folder: Path, model: str, layer: int) -> None:
         if pairs.labels is None:
             raise ValueError(
-                "the sentences of the package have no labels; name MRPC's folder with --mrpc or "
+                "the sentences of this project have no labels; name MRPC's folder with --mrpc or "
                 "CONVEXFORMER_MRPC."
             )
         self.pairs, self.labels, self.folder = pairs, pairs.labels, folder

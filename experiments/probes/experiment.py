@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 
 from convexformer.activations import extract
 from convexformer.cli._console import to_json
-from convexformer.datasets import SentencePairs
 from convexformer.plotting import ProbeDisplay
 from convexformer.probes import HeadProbe, LayerProbe, probe
 
 from ..lab import Ledger, OutOfTime, Record
 from ..maps.experiment import draw
 from ..maps.experiment import facts as facts_of_maps
+from ..sentences import SentencePairs
 
 SENTENCES = 1200
 LAYERS = range(6)  # of minilm: all

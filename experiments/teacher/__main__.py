@@ -3,9 +3,8 @@
 import argparse
 from pathlib import Path
 
-from convexformer.datasets import sentence_pairs
-
 from .. import lab
+from ..sentences import sentence_pairs
 from .data import Lessons, Teacher
 from .experiment import FEW_STUDIES, QUICK_PAIRS, STUDIES, run, run_quick
 from .page import draw_all, facts
@@ -39,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _lessons(options: argparse.Namespace) -> Lessons:
-    """What students learn from; without MRPC, from prose of the package."""
+    """What students learn from; without MRPC, from prose of this project."""
     most = QUICK_PAIRS if options.quick else None
     teacher = Teacher(options.model, options.layer, most=most)
     return Lessons(teacher, sentence_pairs(options.mrpc), options.out / "activations")

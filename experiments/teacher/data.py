@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convexformer.activations import Activations, extract
-from convexformer.datasets import SentencePairs
 
 from ..lab import Record
+from ..sentences import SentencePairs
 
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]

@@ -14,9 +14,8 @@ from experiments.maps import experiment as maps
 from experiments.maps import students as map_students
 from experiments.maps.__main__ import EXPERIMENT
 from experiments.maps.experiment import draw
+from experiments.sentences import SentencePairs
 from tests.small_models import WORDS, make_bert, save
-
-from convexformer.datasets import SentencePairs
 
 SMALL = {"layer": 1, "sentences": 60, "components": 8, "steps": 5, "window": 2, "compared": 5}
 SHOWN = " ".join(WORDS[:6])

@@ -8,10 +8,10 @@ from experiments.lab import Ledger
 from experiments.paraphrase import experiment as probes
 from experiments.paraphrase.__main__ import EXPERIMENT, main
 from experiments.paraphrase.experiment import SLOTS, TOKENS, matches, pair_features
+from experiments.sentences import SentencePairs, prose
 from tests.small_models import WORDS, make_bert, save
 
 from convexformer.activations import extract
-from convexformer.datasets import SentencePairs, prose
 
 
 def make_pairs(count, seed=0):

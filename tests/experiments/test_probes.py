@@ -10,8 +10,8 @@ from experiments.lab import Ledger
 from experiments.probes import experiment as probes
 from experiments.probes.__main__ import EXPERIMENT
 from experiments.probes.experiment import MAPS, above, facts
+from experiments.sentences import SentencePairs
 
-from convexformer.datasets import SentencePairs
 from convexformer.probes import LayerProbe
 
 

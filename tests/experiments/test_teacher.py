@@ -184,7 +184,7 @@ def mrpc(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lessons(encoder, mrpc, tmp_path_factory):
-    from convexformer.datasets import mrpc as read
+    from experiments.sentences import mrpc as read
 
     settings = Teacher(str(encoder), layer=1, n_tokens=10)
     return Lessons(settings, read(mrpc), tmp_path_factory.mktemp("activations"))
@@ -211,7 +211,7 @@ def test_all_channels_are_rotated_and_none_is_lost():
 
 
 def test_too_few_full_texts_are_an_error(encoder, mrpc, tmp_path):
-    from convexformer.datasets import mrpc as read
+    from experiments.sentences import mrpc as read
 
     with pytest.raises(ValueError, match=r"have 20 tokens; use longer texts"):
         Lessons(Teacher(str(encoder), n_tokens=20), read(mrpc), tmp_path)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from convexformer import Certificate, HeadProbe, LayerProbe, ProbeDisplay
 
@@ -32,6 +33,10 @@ def result():
     return LayerProbe("small", 1, 3, False, (60, 20, 20), (600, 210, 190), heads, 1e-6, 0, 1.5)
 
 
+def texts(display):
+    return [text.get_text() for text in display.figure_.findobj(Text)]
+
+
 def test_bars_and_maps_are_what_was_found(result):
     display = ProbeDisplay.from_probe(result)
     widths = [patch.get_width() for patch in display.bars_ax_.patches]
@@ -40,13 +45,13 @@ def test_bars_and_maps_are_what_was_found(result):
         shown = ax.collections[0].get_array()
         np.testing.assert_allclose(shown, [getattr(head, kind) for head in result.heads])
         assert [tick.get_text() for tick in ax.get_xticklabels()] == list(NAMES)
-    words = " ".join(" ".join(text.get_text() for text in display.figure_.texts).split())
+    words = " ".join(texts(display)).replace("\n", " ")
     assert "layer 1 of small" in words and "at most 1.5e-07" in words
     assert f"in {result.agreement} of 3 heads" in words
     labels = [text.get_text() for text in display.bars_ax_.get_legend().get_texts()]
     assert all(label.endswith("(below 0 at the edge)") for label in labels) and len(labels) == 2
     titled = ProbeDisplay.from_probe(result, title="mine")
-    assert "mine" in [text.get_text() for text in titled.figure_.texts]
+    assert "mine" in texts(titled)
 
 
 def test_everything_drawn_is_on_the_page(result):

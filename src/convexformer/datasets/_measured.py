@@ -20,19 +20,11 @@ BINDER_NM = 500.0  # IC50 in nM, the customary threshold for a binder
 SLICE_SECONDS = 0.32  # of one token of `motion`
 SOILS = (1, 2, 3, 4, 5, 7)  # numbers of the classes in the file of `satimage`
 
-NAMES: dict[str, dict[str, tuple[str, ...]]] = {
-    "hla": {
-        "target_names": ("non-binder", "binder"),
-        "token_names": tuple(f"P{k}" for k in range(1, 10)),
-        "channel_names": AMINO_ACIDS,
-    },
-    "splice": {
-        "target_names": ("EI", "IE", "N"),
-        "token_names": tuple(f"{k:+d}" for k in range(-30, 31) if k != 0),
-        "channel_names": BASES,
-    },
-    "satimage": {
-        "target_names": (
+NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "hla": (("non-binder", "binder"), tuple(f"P{k}" for k in range(1, 10)), AMINO_ACIDS),
+    "splice": (("EI", "IE", "N"), tuple(f"{k:+d}" for k in range(-30, 31) if k != 0), BASES),
+    "satimage": (
+        (
             "red soil",
             "cotton crop",
             "grey soil",
@@ -40,16 +32,12 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "vegetation stubble",
             "very damp grey soil",
         ),
-        "token_names": ("NW", "N", "NE", "W", "centre", "E", "SW", "S", "SE"),
-        "channel_names": ("green", "red", "infrared 1", "infrared 2"),
-    },
-    "pendigits": {
-        "target_names": tuple("0123456789"),
-        "token_names": tuple(f"p{k}" for k in range(1, 9)),
-        "channel_names": ("x", "y"),
-    },
-    "motion": {
-        "target_names": (
+        ("NW", "N", "NE", "W", "centre", "E", "SW", "S", "SE"),
+        ("green", "red", "infrared 1", "infrared 2"),
+    ),
+    "pendigits": (tuple("0123456789"), tuple(f"p{k}" for k in range(1, 9)), ("x", "y")),
+    "motion": (
+        (
             "pendulum",
             "abduction",
             "forward elevation",
@@ -58,9 +46,9 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "trapezius row",
             "bent-over row",
         ),
-        "token_names": tuple(f"{k * SLICE_SECONDS:.2f} s" for k in range(8)),
-        "channel_names": ("ax", "ay", "az", "wx", "wy", "wz"),
-    },
+        tuple(f"{k * SLICE_SECONDS:.2f} s" for k in range(8)),
+        ("ax", "ay", "az", "wx", "wy", "wz"),
+    ),
 }
 """Names of the classes, tokens and channels of every data set."""
 
@@ -115,7 +103,7 @@ def splice() -> TokenDataset:
     ['G', 'T']
     """
     sequences, junctions = _columns("splice_junctions.csv.gz")
-    y = [NAMES["splice"]["target_names"].index(junction) for junction in junctions]
+    y = [NAMES["splice"][0].index(junction) for junction in junctions]
     return _dataset("splice", one_hot(sequences, BASES, IUPAC), y, sequences=sequences)
 
 
@@ -196,14 +184,15 @@ def motion() -> TokenDataset:
 
 def _dataset(name: str, X: NDArray[Any], y: ArrayLike, **more: Any) -> TokenDataset:
     """`X`, of any shape with a row per sample, and `y`, with the names and the description."""
-    names: dict[str, Any] = NAMES[name]
-    shape = len(X), len(names["token_names"]), len(names["channel_names"])
+    classes, tokens, channels = NAMES[name]
     return TokenDataset(
         name=name,
-        X=X.reshape(shape).astype(np.float64),
+        X=X.reshape(len(X), len(tokens), len(channels)).astype(np.float64),
         y=np.array(y, dtype=np.int64),
+        target_names=classes,
+        token_names=tokens,
+        channel_names=channels,
         description=_file(f"{name}.txt").decode(),
-        **names,
         **more,
     )
 

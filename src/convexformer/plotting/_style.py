@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from sklearn.isotonic import isotonic_regression
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Array = NDArray[np.float64]
 Place = tuple[float, float]
 
@@ -43,6 +38,7 @@ HUES = (
 )
 
 LABEL_SPACE = 11.5  # points between two names at the ends of lines
+MANY_CELLS = 80  # beyond this, no lines are drawn between the columns of a heat map
 
 STYLE: Any = {  # Any: the stubs type every key
     "font.size": 10,
@@ -50,10 +46,8 @@ STYLE: Any = {  # Any: the stubs type every key
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 10,
-    "axes.labelsize": 10,
     "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -71,75 +65,65 @@ STYLE: Any = {  # Any: the stubs type every key
 }
 
 
-def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Run a drawing method under :data:`STYLE`, leaving the user's settings alone."""
-
-    @functools.wraps(draw)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        with settings(STYLE):
-            return draw(*args, **kwargs)
-
-    return wrapper
-
-
 @contextmanager
-def settings(values: dict[str, Any]) -> Iterator[None]:
-    """Matplotlib settings for the body, which afterwards are what they were; no other is touched.
+def styled() -> Iterator[None]:
+    """Run a drawing method under :data:`STYLE`; afterwards settings are what they were.
 
     Not :func:`matplotlib.rc_context`, which puts every setting back: the first figure of a notebook
     activates the inline backend, which switches interactive mode on, and with that undone no later
     figure is shown. For the same reason a setting that the body changed again keeps its value.
     """
     current: Any = rcParams  # Any: the stubs type every key
-    before = {name: current[name] for name in values}
-    current.update(values)
+    before = {name: current[name] for name in STYLE}
+    current.update(STYLE)
     try:
         yield
     finally:
-        current.update({k: v for k, v in before.items() if current[k] == values[k]})
+        current.update({k: v for k, v in before.items() if current[k] == STYLE[k]})
 
 
-def new_axes(width: float, height: float) -> Axes:
-    """Axes of exactly this size in inches on a new page; :func:`fit_page` adds the margins."""
-    from matplotlib import pyplot as plt  # pyplot chooses a backend: only when a figure is wanted
+def axes_for(ax: Axes | None, width: float, height: float) -> tuple[Axes, Figure]:
+    """The `ax` given, or a new one of this size in inches; and its figure.
 
-    return plt.figure(figsize=(width, height)).add_axes((0.0, 0.0, 1.0, 1.0))
+    A new one fills its page: :func:`fit_page` adds the margins.
+    """
+    if ax is None:
+        from matplotlib import pyplot as plt  # chooses a backend: only when a figure is wanted
+
+        ax = plt.figure(figsize=(width, height)).add_axes((0.0, 0.0, 1.0, 1.0))
+    return ax, root(ax)
 
 
 def fit_page(ax: Axes, margin: float = 0.12) -> None:
-    """Grow the page of an `ax` from :func:`new_axes` until everything drawn is on it.
+    """Grow the page of a new `ax` of :func:`axes_for` until everything drawn is on it.
 
     The axes keep their size in inches, so that cells and panels look alike in every figure,
     however long the names around them are.
     """
     figure = root(ax)
-    width, height = figure.get_size_inches()
-    box = figure.get_tightbbox()  # inches
-    left, bottom = margin - min(box.x0, 0.0), margin - min(box.y0, 0.0)
-    page_width = left + max(box.x1, width) + margin
-    page_height = bottom + max(box.y1, height) + margin
-    figure.set_size_inches(page_width, page_height)
-    ax.set_position(
-        (left / page_width, bottom / page_height, width / page_width, height / page_height)
-    )
+    size, box = figure.get_size_inches(), figure.get_tightbbox()  # inches
+    before = margin - np.minimum(box.min, 0.0)
+    page = before + np.maximum(box.max, size) + margin
+    figure.set_size_inches(page)
+    ax.set_position((*(before / page), *(size / page)))
 
 
 def root(ax: Axes) -> Figure:
     """The figure that `ax` is in, also where it is in a subfigure."""
-    figure = ax.get_figure()
-    assert figure is not None
+    figure: Any = ax.get_figure()
     return figure.canvas.figure
 
 
-def axes_for(ax: Axes | None, width: float, height: float) -> tuple[Axes, Figure]:
-    """The `ax` given, or a new one of this size in inches; and its figure."""
-    ax = new_axes(width, height) if ax is None else ax
-    return ax, root(ax)
+def size_in_points(ax: Axes) -> Place:
+    """Width and height of `ax` once everything drawn so far has found its place."""
+    figure = root(ax)
+    figure.draw_without_rendering()
+    return 72 * ax.bbox.width / figure.dpi, 72 * ax.bbox.height / figure.dpi
 
 
-def lined(ax: Axes) -> None:
-    """Faint horizontal lines to read values by, and no frame on top and right."""
-    ax.grid(axis="y", color=FAINT, linewidth=0.6)
+def lined(ax: Axes, axis: Any = "y") -> None:
+    """Faint lines to read values by, and no frame on top and right."""
+    ax.grid(axis=axis, color=FAINT, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
 
 
@@ -157,85 +141,79 @@ def note(
     ax.annotate(text, at, shift, xycoords=within, textcoords="offset points", **look)
 
 
-def footnote(ax: Axes, text: str, drop: float) -> None:
-    """Write `text` small under `ax`, `drop` points below it, in lines about as wide as `ax`."""
+def finish(own_page: bool, ax: Axes, text: str, below: Axes | None = None) -> None:
+    """Write `text` small under the label of an axes, and make room for everything on an own page.
+
+    Lines are as wide as `ax` with its bars; the label is that of `ax`, or of the axes `below`.
+    """
     inches = ax.get_position(original=True).width * root(ax).get_figwidth()
     lines = textwrap.fill(text, width=max(40, int(19 * inches)))
-    look: dict[str, Any] = {"va": "top", "fontsize": 7.5, "linespacing": 1.4}
-    note(ax, lines, (0, 0), (0, -drop), within="axes fraction", **look)
+    below = below or ax
+    within = (ax.transAxes, below.xaxis.label)
+    note(below, lines, (0, 0), (0, -12), within=within, va="top", fontsize=7.5, linespacing=1.4)
+    if own_page:
+        fit_page(ax)
+
+
+def heat_map(ax: Axes, values: Array, rows: Sequence[str], **look: Any) -> QuadMesh:
+    """A cell for every value, the first row on top."""
+    m, n = values.shape
+    edges = np.arange(n + 1) - 0.5, np.arange(m + 1) - 0.5
+    line = 0.6 if n <= MANY_CELLS else 0.0
+    image = ax.pcolormesh(*edges, values, edgecolor="white", linewidth=line, **look)
+    ax.set_ylim(m - 0.5, -0.5)
+    ax.set_yticks(range(len(rows)), rows)
+    bare(ax)
+    return image
+
+
+def colour_bar(image: QuadMesh, cax: Axes, label: str = "") -> None:
+    """The colours of `image` in `cax`, and what they mean."""
+    bar = root(cax).colorbar(image, cax=cax)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, labelsize=8)
+    bar.ax.locator_params(nbins=5)
+    bar.set_label(label, fontsize=9)
 
 
 def certificate_line(certificate: Any, refitted: bool = False) -> str:
-    """One line that says what was proved, and of what."""
+    """What was proved, and of what; nothing if there is no certificate."""
+    if certificate is None:
+        return ""
     share = certificate.beta / certificate.beta_max if certificate.beta_max > 0 else 1.0
-    gap = (
-        f"relative duality gap {certificate.relative_gap:.1e} at {share:.3g} "
-        r"β$_{\max}$"
-    )
+    gap = f"relative duality gap {certificate.relative_gap:.1e} at {share:.3g} β$_{{\\max}}$"
     if refitted:
         return (
             f"Refitted: tokens were selected by a certified fit ({gap}), then their coefficients "
             "were fitted with a small ridge. These are not the certified optimum."
         )
-    return (
-        f"Certificate: {gap}. "
-        "No model of this class can lower the objective by more than that fraction."
-    )
+    claim = "No model of this class can lower the objective by more than that fraction."
+    return f"Certificate: {gap}. {claim}"
 
 
-def names_for(given: Sequence[Any] | None, count: int, prefix: str, what: str) -> list[str]:
-    """Names for `count` things: the given ones, checked, or `prefix` and a number from 0."""
-    if given is None:
-        return [f"{prefix}{k}" for k in range(count)]
-    names = [str(name) for name in given]
+def largest_first(norms: Array) -> list[int]:
+    """Indices of the norms that are not zero."""
+    return np.argsort(-norms, kind="stable")[: np.count_nonzero(norms)].tolist()
+
+
+def names_for(given: Sequence[Any] | None, count: int, what: str) -> list[str]:
+    """Names for `count` things: the given ones, checked, or numbers from 0."""
+    names = [str(name) for name in (range(count) if given is None else given)]
     if len(names) != count:
-        raise ValueError(
-            f"{what} has {len(names)} names, the model has {count} {what}; give one name for each."
-        )
+        raise ValueError(f"{what} has {len(names)} names, the model has {count} {what}.")
     return names
 
 
-def listing(names: Sequence[str], most: int = 5) -> str:
-    """``"A"``, ``"A and B"``, ``"A, B and C"``; beyond `most`, the rest is counted."""
-    if len(names) > most:
-        return ", ".join(names[:most]) + f" and {len(names) - most} more"
-    if len(names) < 2:
-        return "".join(names)
-    return ", ".join(names[:-1]) + " and " + names[-1]
+def listing(names: Sequence[str]) -> str:
+    """``"A"``, ``"A and B"``, ``"A, B and C"``."""
+    return " and ".join([", ".join(names[:-1]), *names[-1:]] if len(names) > 1 else names)
 
 
 def short(value: float) -> str:
-    """Two significant digits, and no more zeros than it takes."""
+    """Two significant digits, and no more zeros than it takes; of zero, none."""
+    if not value:
+        return ""
     return f"{value:#.2g}".rstrip(".") if value < 99.5 else f"{value:.0f}"
-
-
-def wrapped(text: str, rows: int) -> str:
-    """`text` in lines that are not much longer than `rows` rows of a heat map are high."""
-    return textwrap.fill(text, width=max(20, int(3.6 * rows)))
-
-
-@dataclass(frozen=True)
-class NamesBelow:
-    """How names stand under cells of a map."""
-
-    step: int  # every how many of them are shown
-    turned: bool
-    size: float  # of the font, points
-    depth: float  # points that they reach down
-
-    @classmethod
-    def of(cls, names: Sequence[str], room: float) -> NamesBelow:
-        """Beside each other where cells of `room` inches allow; else turned, and at worst thinned.
-
-        Widths are estimates: a character is about 0.62 times as wide as its font is high.
-        """
-        longest, size = max(map(len, names)), 9.5
-        beside = max((len(a) + len(b) for a, b in pairwise(names)), default=0) / 2
-        if 0.62 * size * (beside + 1) <= 72 * room:  # one character apart
-            return cls(1, False, size, 1.2 * size)
-        size = 9.0 if 72 * room >= 12 else 7.5
-        step = math.ceil(1.2 * size / (72 * room))
-        return cls(step, True, size, 0.62 * size * longest)
 
 
 def spread(positions: ArrayLike, space: float, low: float, high: float) -> Array:
@@ -253,22 +231,16 @@ def spread(positions: ArrayLike, space: float, low: float, high: float) -> Array
     return placed
 
 
-def end_labels(ax: Axes, x: float, labels: Sequence[tuple[str, float, str]], height: float) -> None:
+def end_labels(ax: Axes, x: float, labels: Sequence[tuple[str, float, str]]) -> None:
     """Write (name, y, colour) right of where lines end at ``(x, y)``, moved apart where they crowd.
 
-    `height` is that of `ax` in inches; a name that had to move far is tied to its line.
+    Thin lines tie names to their places.
     """
-    if not labels:
-        return
     low, high = ax.get_ylim()
-    per_point = (high - low) / (72 * height)
+    per_point = (high - low) / size_in_points(ax)[1]
     places = spread([end for _, end, _ in labels], LABEL_SPACE * per_point, low, high)
     for (name, end, color), place in zip(labels, places, strict=True):
-        shift = (place - end) / per_point
-        look: dict[str, Any] = {"color": color, "va": "center"}
-        if color != MUTED:
-            look |= {"fontsize": 9.5, "fontweight": "bold"}
-        if abs(shift) > LABEL_SPACE:
-            line = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1}
-            look["arrowprops"] = line
-        note(ax, name, (x, end), (14, shift), **look)
+        shift = (14, (place - end) / per_point)
+        tie = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1}
+        look: dict[str, Any] = {"fontsize": 9.5, "fontweight": "bold", "arrowprops": tie}
+        note(ax, name, (x, end), shift, color=color, va="center", **look)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from . import _style as style
 from ._models import Subject
-from ._style import Array, styled
-
-Against = Literal["seconds", "iterations"]
 
 FLOOR = 1e-16  # a log axis has no zero; gaps at or below rounding are drawn here
 
@@ -56,25 +51,16 @@ class CertificateDisplay:
         certificate: Any = None,
         refitted: bool = False,
     ) -> None:
-        vectors = [np.asarray(v, dtype=np.float64) for v in (iterations, seconds, relative_gaps)]
-        shapes = [vector.shape for vector in vectors]
-        if len(set(shapes)) > 1 or vectors[0].ndim != 1 or not len(vectors[0]):
-            raise ValueError(
-                "iterations, seconds and relative_gaps must be non-empty vectors of one length; "
-                "got shapes {}, {} and {}.".format(*shapes)
-            )
-        self.iterations, self.seconds, self.relative_gaps = vectors
+        if not np.size(iterations) == np.size(seconds) == np.size(relative_gaps) > 0:
+            names = "iterations, seconds and relative_gaps"
+            raise ValueError(f"{names} must be non-empty vectors of one length.")
+        self.iterations, self.seconds, self.relative_gaps = (
+            np.ravel(values).astype(np.float64) for values in (iterations, seconds, relative_gaps)
+        )
         self.tol, self.certificate, self.refitted = tol, certificate, refitted
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator: Any,
-        *,
-        against: Against = "seconds",
-        ax: Axes | None = None,
-        title: str | None = None,
-    ) -> CertificateDisplay:
+    def from_estimator(cls, estimator: Any, **options: Any) -> CertificateDisplay:
         """Draw the trace of a fitted estimator.
 
         Parameters
@@ -82,20 +68,16 @@ class CertificateDisplay:
         estimator : fitted estimator
             Anything with ``trace_``; ``tol`` and ``certificate_`` are used if there. Of a
             pipeline, the last step.
-        against, ax, title
-            See :meth:`plot`.
+        **options
+            `against`, `ax` and `title`: see :meth:`plot`.
         """
-        subject = Subject.of(estimator)
-        trace: Sequence[Any] | None = getattr(subject.model, "trace_", None)
+        subject = Subject(estimator)
+        trace = getattr(subject.model, "trace_", None)
         if not trace:
             raise ValueError(f"{type(subject.model).__name__} has no trace_; fit it first.")
-        display = cls(
-            *zip(*((p.iteration, p.seconds, p.relative_gap) for p in trace), strict=True),
-            tol=getattr(subject.model, "tol", None),
-            certificate=subject.certificate,
-            refitted=subject.refitted,
-        )
-        return display.plot(ax, against=against, title=title)
+        vectors = zip(*((p.iteration, p.seconds, p.relative_gap) for p in trace), strict=True)
+        tol = getattr(subject.model, "tol", None)
+        return cls(*vectors, tol=tol, **subject.proof).plot(**options)
 
     @property
     def relative_gap(self) -> float:
@@ -104,13 +86,9 @@ class CertificateDisplay:
             return float(self.certificate.relative_gap)
         return float(self.relative_gaps[-1])
 
-    @styled
+    @style.styled()
     def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        against: Against = "seconds",
-        title: str | None = None,
+        self, ax: Axes | None = None, *, against: str = "seconds", title: str | None = None
     ) -> CertificateDisplay:
         """Draw.
 
@@ -131,41 +109,25 @@ class CertificateDisplay:
         if against not in ("seconds", "iterations"):
             raise ValueError(f"against must be 'seconds' or 'iterations'; got {against!r}.")
         x = self.seconds if against == "seconds" else self.iterations
+        y = np.maximum(self.relative_gaps, FLOOR)
         self.ax_, self.figure_ = style.axes_for(ax, 5.6, 3.0)
-        drawn = np.maximum(self.relative_gaps, FLOOR)
-        self.line_: Line2D = self.ax_.plot(
-            x, drawn, marker="o", markersize=3.5, color=style.ACCENT
-        )[0]
-        self._axes(against)
-        self._last(x)
-        self.ax_.set_title(self._message() if title is None else title)
-        if self.certificate is not None:
-            style.footnote(
-                self.ax_, style.certificate_line(self.certificate, self.refitted), drop=42
-            )
-        if ax is None:
-            style.fit_page(self.ax_)
-        return self
-
-    def _axes(self, against: Against) -> None:
-        ax = self.ax_
-        ax.set_yscale("log")
-        ax.set_xlim(left=0)
-        ax.margins(x=0.08)
-        ax.minorticks_off()
-        style.lined(ax)
-        ax.set_xlabel(against)
-        ax.set_ylabel("relative duality gap")
+        ax, own = self.ax_, ax is None
+        (self.line_,) = ax.plot(x, y, color=style.ACCENT, marker="o", markersize=3.5)
+        ax.plot(x[-1], y[-1], color=style.ACCENT, marker="o", markersize=7)
+        words, look = f"{self.relative_gaps[-1]:.1e}", {"fontsize": 9, "color": style.INK}
+        style.note(ax, words, (x[-1], y[-1]), (8, 0), va="center", **look)
         if self.tol is not None and self.tol > 0:
             ax.axhline(self.tol, color=style.MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
             words, within = f"tolerance {self.tol:.0e}", ("axes fraction", "data")
             style.note(ax, words, (0, self.tol), (4, 3), within=within)
-
-    def _last(self, x: Array) -> None:
-        gap = max(float(self.relative_gaps[-1]), FLOOR)
-        self.ax_.plot(x[-1:], [gap], marker="o", markersize=7, color=style.ACCENT)
-        words = f"{self.relative_gaps[-1]:.1e}"
-        style.note(self.ax_, words, (x[-1], gap), (8, 0), va="center", fontsize=9, color=style.INK)
+        style.lined(ax)
+        ax.set(yscale="log", xlabel=against, ylabel="relative duality gap")
+        ax.set_xlim(left=0)
+        ax.margins(x=0.08)
+        ax.minorticks_off()
+        ax.set_title(self._message() if title is None else title)
+        style.finish(own, ax, style.certificate_line(self.certificate, self.refitted))
+        return self
 
     def _message(self) -> str:
         gap, seconds = self.relative_gap, self.seconds[-1]

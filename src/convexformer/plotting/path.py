@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import LogLocator
 from mpl_toolkits.axes_grid1 import make_axes_locatable
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from .._names import entry_order
 from . import _style as style
 from ._models import Subject
-from ._style import Array, styled
 
-TICKS = [m * 10.0**e for e in range(-8, 1) for m in (1, 2, 5)]
-SCORE_SHARE = 0.45  # height of the panel of scores, over that of the norms
-PANEL_GAP = 0.12  # inches
+COUNT_SPACE = 0.055  # between two numbers of tokens along the top, as a share of the width
 
 
 class PathDisplay:
@@ -50,7 +47,7 @@ class PathDisplay:
 
     Attributes
     ----------
-    n_tokens_used : ndarray of shape (B,) or None
+    n_tokens_used : ndarray of shape (B,)
     ax_, figure_ : Axes, Figure
     score_ax_ : Axes or None
         Where the scores are: the lower panel, or `ax_` where there are no norms.
@@ -82,24 +79,20 @@ class PathDisplay:
     ) -> None:
         betas = np.asarray(betas, dtype=np.float64)
         if betas.ndim != 1 or not len(betas) or not np.all(betas > 0):
-            raise ValueError(
-                f"betas must be a non-empty vector of positive numbers, got shape {betas.shape}; "
-                "the axis is logarithmic, so leave beta = 0 out."
-            )
-        if token_norms is None and scores is None:
-            raise ValueError("There is nothing to draw: give token_norms, scores or both.")
+            raise ValueError("betas must be a vector of positive numbers: leave beta = 0 out.")
+        if token_norms is None:
+            token_norms = np.zeros((len(betas), 0))
+            if scores is None:
+                raise ValueError("There is nothing to draw: give token_norms, scores or both.")
         order = np.argsort(-betas, kind="stable")
-        self.betas: Array = betas[order]
-        self.token_norms = _by_beta(token_norms, order, "token_norms", 2)
-        n_tokens = 0 if self.token_norms is None else self.token_norms.shape[1]
-        self.token_names = style.names_for(token_names, n_tokens, "", "tokens")
-        self.scores = _by_beta(scores, order, "scores", 1)
-        self.score_errors = _by_beta(score_errors, order, "score_errors", 1)
+        self.betas: style.Array = betas[order]
+        self.token_norms: style.Array = _by_beta(token_norms, order, "token_norms", 2)
+        self.token_names = style.names_for(token_names, self.token_norms.shape[1], "tokens")
+        self.scores: style.Array | None = _by_beta(scores, order, "scores", 1)
+        self.score_errors: style.Array | None = _by_beta(score_errors, order, "score_errors", 1)
         self.norm_name, self.score_name = norm_name, score_name
         self.marks, self.worst_gap = dict(marks or {}), worst_gap
-        self.n_tokens_used: NDArray[np.int64] | None = None
-        if self.token_norms is not None:
-            self.n_tokens_used = np.count_nonzero(self.token_norms, axis=1)
+        self.n_tokens_used = np.count_nonzero(self.token_norms, axis=1)
 
     @classmethod
     def from_path(
@@ -128,13 +121,13 @@ class PathDisplay:
         if not hasattr(path, "betas"):
             raise ValueError(
                 f"PathDisplay.from_path draws what attention_path returns; got "
-                f"{type(path).__name__}. For a cross-validated estimator see "
-                "PathDisplay.from_estimator."
+                f"{type(path).__name__}. See from_estimator for a cross-validated one."
             )
+        name = "token norm" if path.token_weights is None else "weighted norm"
         display = cls(
             path.betas,
             path.weighted_norms,
-            norm_name=_norm_name(path),
+            norm_name=name if path.gate_thresholds is None else f"{name}, summed over gates",
             token_names=path.token_names if tokens is None else tokens,
             worst_gap=max(certificate.relative_gap for certificate in path.certificates),
             **options,
@@ -143,12 +136,7 @@ class PathDisplay:
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: Any,
-        *,
-        score_name: str | None = None,
-        ax: Axes | None = None,
-        title: str | None = None,
+        cls, estimator: Any, *, score_name: str | None = None, **options: Any
     ) -> PathDisplay:
         """Draw the scores of a cross-validated estimator, with the beta that it chose.
 
@@ -158,33 +146,32 @@ class PathDisplay:
             Or a pipeline that ends in one.
         score_name : str, optional
             By default, what `scoring` is called.
-        ax, title
-            See :meth:`plot`.
+        **options
+            `ax` and `title`: see :meth:`plot`.
         """
-        subject = Subject.of(estimator)
-        estimator = subject.model
-        if not hasattr(estimator, "mean_scores_"):
+        subject = Subject(estimator)
+        model = subject.model
+        if not hasattr(model, "mean_scores_"):
             raise ValueError(
-                f"{type(estimator).__name__} has no mean_scores_: PathDisplay.from_estimator needs "
+                f"{type(model).__name__} has no mean_scores_: PathDisplay.from_estimator needs "
                 "a fitted CV estimator. For a path of token norms, see PathDisplay.from_path."
             )
         if score_name is None:
-            named = isinstance(getattr(estimator, "scoring", None), str)
-            score_name = estimator.scoring.replace("_", " ") if named else "minus the mean loss"
-        chosen = float(estimator.beta_fraction_)
+            scoring = "minus the mean loss" if model.scoring is None else model.scoring
+            score_name = scoring.replace("_", " ") if isinstance(scoring, str) else "score"
+        chosen = float(model.beta_fraction_)
         display = cls(
-            estimator.betas_,
-            scores=estimator.mean_scores_,
-            score_errors=estimator.standard_errors_,
-            score_name=f"{score_name}\n({len(estimator.scores_)} folds, ± 1 standard error)",
+            model.betas_,
+            scores=model.mean_scores_,
+            score_errors=model.standard_errors_,
+            score_name=f"{score_name}\n({len(model.scores_)} folds, ± 1 standard error)",
             marks={"chosen": chosen},
         )
-        if title is None:
-            title = rf"Cross-validation chooses {chosen:.3g} β$_{{\max}}$"
-            title += " for refitted models" if subject.refitted else ""
-        return display.plot(ax, title=title)
+        title = f"Cross-validation chooses {chosen:.3g} β$_{{\\max}}$"
+        title += " for refitted models" * subject.proof["refitted"]
+        return display.plot(**{"title": title, **options})
 
-    @styled
+    @style.styled()
     def plot(self, ax: Axes | None = None, *, title: str | None = None) -> PathDisplay:
         """Draw.
 
@@ -200,61 +187,75 @@ class PathDisplay:
         PathDisplay
             Itself.
         """
-        both = self.token_norms is not None and self.scores is not None
+        has_norms = bool(self.token_names)
+        both = has_norms and self.scores is not None
         self.ax_, self.figure_ = style.axes_for(ax, 6.2, 4.8 if both else 3.4)
-        self.lines_: list[Line2D] = []
-        self.score_ax_: Axes | None = None
         bottom = self.ax_
-        if self.token_norms is not None:
-            self._norms(self.token_norms)
         if both:
-            bottom = make_axes_locatable(self.ax_).append_axes(
-                "bottom", f"{SCORE_SHARE:.0%}", pad=PANEL_GAP, sharex=self.ax_
-            )
+            divider = make_axes_locatable(self.ax_)
+            bottom = divider.append_axes("bottom", "45%", pad=0.12, sharex=self.ax_)
             self.ax_.tick_params(labelbottom=False)
-        if self.scores is not None:
-            self.score_ax_ = bottom
-            self._scores(bottom, self.scores)
+        self.score_ax_: Axes | None = None if self.scores is None else bottom
+        self.lines_: list[Line2D] = []
         self._beta_axis(bottom)
-        self._marks(bottom)
-        pad = 10 if self.n_tokens_used is None else 22
+        if self.scores is not None:
+            self._draw_scores(bottom, self.scores)
+        if has_norms:
+            self._draw_norms()
+            self._draw_counts()
+        self._draw_marks(bottom)
+        pad = 22 if has_norms else 10  # above the numbers of tokens
         self.ax_.set_title(self._message() if title is None else title, pad=pad)
+        proof = ""
         if self.worst_gap is not None:
-            each = (
-                f"Each of the {len(self.betas)} models comes with a certificate: relative duality"
-            )
-            style.footnote(bottom, f"{each} gap at most {self.worst_gap:.1e}.", drop=40)
-        if ax is None:
-            style.fit_page(self.ax_)
+            proof = f"Each of the {len(self.betas)} models comes with a certificate: "
+            proof += f"relative duality gap at most {self.worst_gap:.1e}."
+        style.finish(ax is None, self.ax_, proof, bottom)
         return self
 
-    def _norms(self, norms: Array) -> None:
+    def _beta_axis(self, bottom: Axes) -> None:
+        """Logarithmic, from beta_max on the left to weak penalties on the right."""
+        high, low = self.betas[0], self.betas[-1]
+        margin = 1.5 if low == high else 1.0
+        self.ax_.set(xscale="log", xlim=(high * margin, low / margin))
+        digits = (1, 2, 5) if low > 1e-4 * high else (1,)
+        self.ax_.xaxis.set_major_locator(LogLocator(subs=digits, numticks=50))
+        self.ax_.minorticks_off()
+        self.ax_.xaxis.set_major_formatter("{x:g}")
+        bottom.set_xlabel(r"penalty strength  β / β$_{\max}$   (weaker →)")
+
+    def _draw_norms(self) -> None:
         """A line per token; the largest at the right end get a colour and a label."""
-        ax, order = self.ax_, np.argsort(-norms[-1], kind="stable")
-        prominent = [int(k) for k in order[: len(style.HUES)] if norms[-1, k] > 0]
-        colors = dict(zip(prominent, style.HUES, strict=False))
-        for k, name in enumerate(self.token_names):
-            look: dict[str, Any] = {"color": "#b4bac4", "linewidth": 0.9, "zorder": 1.5}
-            if k in colors:
-                look = {"color": colors[k]}
-            (line,) = ax.plot(self.betas, _from_entry(norms[:, k]), label=name, **look)
-            self.lines_.append(line)
-        ax.set_ylim(0, 1.06 * (norms.max() or 1.0))
-        ax.set_ylabel(self.norm_name)
+        ax, norms = self.ax_, self.token_norms
+        used = style.largest_first(norms[-1])
+        colors = dict(zip(used, style.HUES, strict=False))
+        # Zeros before a token enters are left out, but for the last of them.
+        entered = np.logical_or.accumulate(norms > 0)
+        shown = np.where(np.vstack([entered[1:], entered[-1:]]), norms, np.nan)
+        grey: Any = {"color": "#b4bac4", "linewidth": 0.9, "zorder": 1.5}
+        self.lines_ = ax.plot(self.betas, shown, label=self.token_names, **grey)
+        for k, hue in colors.items():
+            self.lines_[k].set(color=hue, linewidth=1.8, zorder=2)
+        ax.set(ylim=(0, 1.06 * (norms.max() or 1.0)), ylabel=self.norm_name)
         style.lined(ax)
-        labels = [(self.token_names[k], float(norms[-1, k]), hue) for k, hue in colors.items()]
-        hidden = norms[-1, order[len(colors) : np.count_nonzero(norms[-1])]]
-        if len(hidden):
-            labels.append((f"{len(hidden)} more", float(hidden[0]), style.MUTED))
-        style.end_labels(ax, self.betas[-1], labels, self._height())
-        self._counts(np.count_nonzero(norms, axis=1))
+        labels = [(self.token_names[k], norms[-1, k], hue) for k, hue in colors.items()]
+        if hidden := used[len(colors) :]:
+            labels.append((f"{len(hidden)} more", norms[-1, hidden[0]], style.MUTED))
+        if labels:
+            style.end_labels(ax, self.betas[-1], labels)
 
-    def _height(self) -> float:
-        """Height in inches of the panel of norms, as far as it is known before layout."""
-        height = float(self.ax_.get_position(original=True).height * self.figure_.get_figheight())
-        return height if self.scores is None else (height - PANEL_GAP) / (1 + SCORE_SHARE)
+    def _draw_counts(self) -> None:
+        """Number of tokens used, written along the top where there is room."""
+        ax, free = self.ax_, 0.0
+        look: Any = {"within": "axes fraction"}
+        style.note(ax, "tokens used", (0, 1.015), (-10, 0), ha="right", **look)
+        for beta, count in zip(self.betas, self.n_tokens_used, strict=True):
+            place = (ax.transScale + ax.transLimits).transform((beta, 1.0))[0]
+            if place >= free:
+                free = place + COUNT_SPACE
+                style.note(ax, str(count), (place, 1.015), ha="center", **look)
 
-    def _scores(self, ax: Axes, scores: Array) -> None:
+    def _draw_scores(self, ax: Axes, scores: style.Array) -> None:
         ax.plot(self.betas, scores, color=style.ACCENT, marker="o", markersize=3)
         if self.score_errors is not None:
             low, high = scores - self.score_errors, scores + self.score_errors
@@ -263,51 +264,21 @@ class PathDisplay:
         style.lined(ax)
         ax.locator_params(axis="y", nbins=4)
 
-    def _beta_axis(self, bottom: Axes) -> None:
-        """Logarithmic, from beta_max on the left to weak penalties on the right."""
-        high, low = self.betas[0], self.betas[-1]
-        if low == high:
-            low, high = low / 1.5, high * 1.5
-        self.ax_.set_xscale("log")
-        self.ax_.set_xlim(high, low)
-        ticks = [tick for tick in TICKS if 0.999 * low <= tick <= 1.001 * high]
-        self.ax_.xaxis.set_major_locator(FixedLocator(ticks))
-        self.ax_.xaxis.set_minor_locator(NullLocator())
-        self.ax_.xaxis.set_major_formatter(FuncFormatter(lambda beta, _: f"{beta:g}"))
-        bottom.set_xlabel(r"penalty strength  β / β$_{\max}$   (weaker →)")
-
-    def _counts(self, counts: NDArray[np.intp]) -> None:
-        """Number of tokens used, written along the top where there is room."""
-        top = self.ax_.get_xaxis_transform()
-        span = np.log(self.betas[0] / self.betas[-1]) or 1.0
-        last = -np.inf
-        for beta, count in zip(self.betas, counts, strict=True):
-            place = np.log(self.betas[0] / beta) / span
-            if place - last < 0.055:
-                continue
-            last = place
-            style.note(self.ax_, str(count), (beta, 1.015), within=top, ha="center")
-        style.note(
-            self.ax_, "tokens used", (0, 1.015), (-10, 0), within="axes fraction", ha="right"
-        )
-
-    def _marks(self, bottom: Axes) -> None:
+    def _draw_marks(self, bottom: Axes) -> None:
+        # Norms leave room on top, scores below.
+        y, va = (0.97, "top") if self.token_names else (0.04, "bottom")
+        look: Any = {"ha": "right", "va": va, "fontsize": 8.5, "color": style.INK}
         for name, beta in self.marks.items():
-            for ax in {id(a): a for a in (self.ax_, bottom)}.values():
+            for ax in {self.ax_, bottom}:
                 ax.axvline(beta, color=style.INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-            # Norms leave room on top, scores below.
-            y, va = (0.04, "bottom") if self.token_norms is None else (0.97, "top")
-            look = {"ha": "right", "va": va, "fontsize": 8.5, "color": style.INK}
-            within = ("data", "axes fraction")
-            style.note(self.ax_, name, (beta, y), (-4, 0), within=within, **look)
+            style.note(self.ax_, name, (beta, y), (-4, 0), within=("data", "axes fraction"), **look)
 
     def entry_order(self) -> list[str]:
         """Names of the tokens in the order in which they enter (largest first where they tie)."""
-        norms = np.zeros((1, 0)) if self.token_norms is None else self.token_norms
-        return [self.token_names[k] for k in entry_order(norms)]
+        return [self.token_names[k] for k in entry_order(self.token_norms)]
 
     def _message(self) -> str:
-        if self.token_norms is None:
+        if not self.token_names:
             return "Score by penalty strength"
         order = self.entry_order()
         if not order:
@@ -317,20 +288,7 @@ class PathDisplay:
         return f"{order[0]} enters first, then {style.listing(order[1:4])}"
 
 
-def _norm_name(path: Any) -> str:
-    name = "token norm" if path.token_weights is None else "weighted norm"
-    return name if path.gate_thresholds is None else f"{name}, summed over gates"
-
-
-def _from_entry(norms: Array) -> Array:
-    """`norms` without the zeros that lead up to a token's entry, but for the last of them."""
-    first = int(np.argmax(norms > 0)) if np.any(norms > 0) else len(norms)
-    return np.where(np.arange(len(norms)) >= first - 1, norms, np.nan)
-
-
-def _by_beta(
-    values: ArrayLike | None, order: NDArray[np.intp], what: str, rank: int
-) -> Array | None:
+def _by_beta(values: ArrayLike | None, order: Any, what: str, rank: int) -> Any:
     """`values`, one entry or row per beta, in the order in which betas decrease."""
     if values is None:
         return None

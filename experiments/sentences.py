@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
@@ -45,7 +44,7 @@ class SentencePairs:
 
 
 def sentence_pairs(mrpc_folder: str | os.PathLike[str] | None = None) -> SentencePairs:
-    """MRPC where its folder is named, else the prose that ships with the package.
+    """MRPC where its folder is named, else prose of this project.
 
     Parameters
     ----------
@@ -65,26 +64,23 @@ def mrpc(folder: str | os.PathLike[str]) -> SentencePairs:
     folder : path-like
         With the files ``msr_paraphrase_train.txt`` and ``msr_paraphrase_test.txt`` as Microsoft
         distributes them, and GLUE's ``dev_ids.tsv``, which says which pairs of the first file are
-        for validation. They may not be shipped with the package.
+        for validation. They may not be passed on.
     """
     folder = Path(folder)
     missing = [name for name in MRPC_FILES if not (folder / name).is_file()]
     if missing:
         raise ValueError(
             f"{folder} has no {' and no '.join(missing)}. Name a folder with MRPC's files "
-            f"({', '.join(MRPC_FILES)}), or leave it out to use the sentences of the package."
+            f"({', '.join(MRPC_FILES)}), or leave it out to use sentences of this project."
         )
-    held = {tuple(line.split("\t")) for line in (folder / MRPC_FILES[2]).read_text().splitlines()}
-    learnt: list[tuple[int, Pair]] = []
-    validation: list[tuple[int, Pair]] = []
-    for ids, label, pair in _rows(folder / MRPC_FILES[0]):
-        (validation if ids in held else learnt).append((label, pair))
-    test = [(label, pair) for _, label, pair in _rows(folder / MRPC_FILES[1])]
-    if not (learnt and validation and test):
-        raise ValueError(f"{folder} has no pairs in one of its parts; download MRPC again.")
-    parts = (learnt, validation, test)
-    first, second, third = ([pair for _, pair in part] for part in parts)
-    labels = tuple(np.array([label for label, _ in part]) for part in parts)
+    learnt, tested, listed = (folder / name for name in MRPC_FILES)
+    held = {tuple(line.split("\t")) for line in listed.read_text().splitlines()}
+    rows = list(_rows(learnt))
+    train = [row for row in rows if row[0] not in held]
+    validation = [row for row in rows if row[0] in held]
+    parts = (train, validation, list(_rows(tested)))
+    labels = tuple(np.array([label for _, label, _ in part]) for part in parts)
+    first, second, third = ([pair for *_, pair in part] for part in parts)
     return SentencePairs("MRPC", first, second, third, labels)
 
 
@@ -104,16 +100,16 @@ def prose() -> SentencePairs:
 
     Examples
     --------
-    >>> from convexformer.datasets import prose
+    >>> from experiments.sentences import prose
     >>> pairs = prose()
     >>> len(pairs.train), len(pairs.validation), len(pairs.test)
     (1064, 227, 227)
     >>> pairs.train[0][0]
     'Attention trained to a certified global optimum.'
     """
-    file = files("convexformer.datasets").joinpath("data", "sentences.txt")
+    file = Path(__file__).with_name("sentences.txt")
     lines = file.read_text(encoding="utf-8").splitlines()
-    ends = [round(share * len(lines)) for share in (*PROSE_PARTS, 1.0)]
-    starts = [0, *ends[:-1]]
-    first, second, third = (list(pairwise(lines[a:b])) for a, b in zip(starts, ends, strict=True))
-    return SentencePairs("prose", first, second, third)
+    end, last = (round(share * len(lines)) for share in PROSE_PARTS)
+    parts = (lines[:end], lines[end:last], lines[last:])
+    train, validation, test = (list(pairwise(part)) for part in parts)
+    return SentencePairs("prose", train, validation, test)

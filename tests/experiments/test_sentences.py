@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from convexformer.datasets import mrpc, prose, sentence_pairs
+from experiments.sentences import mrpc, prose, sentence_pairs
 
 HEAD = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
 
