@@ -1,19 +1,71 @@
-"""The gated layer of Theorem 3 as a part of larger networks."""
+"""Layers whose training is a convex problem on fixed inputs: the program itself, and with gates."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ._gated import check_gates, sum_open
-from ._network import Network, real_tokens
-from ._simplex import check_choice
+from ..problem.heads import PENALTY_NAMES
+from ._network import Network, check_choice, real_tokens
+from ._simplex import check_gates
 
 OUTPUTS = ("sequence", "vector")
 PENALTIES = ("token", "token-output")
+
+
+class ConvexLayer(Network):
+    r"""The convex program itself as a layer: its objective is convex in its parameters.
+
+    .. math:: F_i = \sum_k X_{ik} Z_k + b, \qquad \mathrm{decay} = 2\,\mathrm{penalty}(Z)
+
+    Convex on fixed inputs only: below a trained embedding, or stacked, nothing here is. With gates
+    it is a :class:`~convexformer.nn.GatedLayer` whose output is a vector.
+
+    Parameters
+    ----------
+    n_tokens, dim, n_outputs : int
+    penalty : {"token-output", "token", "nuclear"}
+    intercept : bool
+
+    Examples
+    --------
+    >>> import torch
+    >>> from convexformer.nn import ConvexLayer
+    >>> layer = ConvexLayer(n_tokens=5, dim=3, n_outputs=2)
+    >>> layer(torch.zeros(10, 5, 3)).shape, layer.is_convex
+    (torch.Size([10, 2]), True)
+    """
+
+    is_convex = True
+
+    def __init__(
+        self,
+        n_tokens: int,
+        dim: int,
+        n_outputs: int,
+        *,
+        penalty: str = "token-output",
+        intercept: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("penalty", penalty, PENALTY_NAMES)
+        self.penalty = penalty
+        self.Z = nn.Parameter(torch.zeros(n_tokens, dim, n_outputs, dtype=dtype))
+        self._add_intercept(intercept, n_outputs, dtype=dtype)
+
+    def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Scores ``(N, c)`` of tokens ``(N, n, d)``."""
+        X = real_tokens(X, mask)
+        return self._shifted(X.flatten(1) @ self.Z.flatten(0, 1))  # (N, n d) @ (n d, c) -> (N, c)
+
+    def decay(self) -> Tensor:
+        """Twice the penalty, so that ``beta / 2 * decay`` is ``beta * penalty``."""
+        if self.penalty == "nuclear":
+            return 2 * torch.linalg.svdvals(self.Z).sum()
+        axes = 1 if self.penalty == "token-output" else (1, 2)
+        return 2 * torch.linalg.vector_norm(self.Z, dim=axes).sum()
 
 
 class GatedLayer(Network):
@@ -72,7 +124,7 @@ class GatedLayer(Network):
     torch.Size([10, 2])
     """
 
-    _array_arguments: ClassVar[tuple[str, ...]] = ("directions", "thresholds")
+    is_convex = True
     directions: Tensor
     thresholds: Tensor
     seen: Tensor | None
@@ -102,10 +154,13 @@ class GatedLayer(Network):
             directions = gaussian_directions(n_gates, n_tokens, dim, dtype)
         if thresholds is None:
             thresholds = torch.zeros(len(directions), dtype=directions.dtype)
-        check_gates(directions, thresholds, n_tokens, dim)
+        check_gates(directions, thresholds)
         c, P = dim if n_outputs is None else n_outputs, n_tokens if outputs == "sequence" else 1
-        if min(c, directions.numel()) < 1:
-            raise ValueError("n_tokens, dim, n_outputs and n_gates must be at least 1.")
+        if directions.shape[1:] != (n_tokens, dim) or min(c, directions.numel()) < 1:
+            raise ValueError(
+                "n_tokens, dim, n_outputs and n_gates must be at least 1, and directions of shape "
+                f"(g, {n_tokens}, {dim}), got {tuple(directions.shape)} for {c} outputs."
+            )
         self.register_buffer("directions", directions)
         self.register_buffer("thresholds", thresholds)
         self.Z = nn.Parameter(torch.empty(len(directions), n_tokens, dim, P, c, dtype=dtype))
@@ -124,11 +179,6 @@ class GatedLayer(Network):
                 self.Z.mul_(scale[:, None, :, None])
             if self.intercept is not None:
                 self.intercept.zero_()
-
-    @property
-    def is_convex(self) -> bool:
-        """Whether `objective` is convex in the parameters: yes, on fixed inputs."""
-        return True
 
     @property
     def group_axes(self) -> tuple[int, ...]:
@@ -170,8 +220,15 @@ class GatedLayer(Network):
         X = real_tokens(X, mask)
         m = self.gates(X) if gates is None else gates
         h, _, _, P, c = self.Z.shape
-        by_gate = X.flatten(1) @ self._weights()  # (B, n d) @ (n d, h P c)
-        return self._finish(sum_open(by_gate.unflatten(1, (h, P, c)), m))
+        Z = self.Z if self.seen is None else self.Z.where(self.seen[:, None, :, None], 0.0)
+        W = Z.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)  # (n d, h P c)
+        by_gate = (X.flatten(1) @ W).unflatten(1, (h, P, c))  # (B, h, P, c)
+        m = m.to(by_gate.dtype)
+        if self.seen is None:  # all positions share the gates (B, h, 1): one product per sample
+            Y = (m.transpose(1, 2) @ by_gate.flatten(2)).view_as(by_gate[:, 0])
+        else:
+            Y = (by_gate * m[..., None]).sum(1)
+        return self._finish(Y)
 
     def from_table(
         self,
@@ -204,11 +261,6 @@ class GatedLayer(Network):
             read = (m if mask is None else m & mask[:, k, None]).to(table.dtype)
             parts.append(sum_by_token(tokens[:, k], table, self.Z[:, k].flatten(2), read))
         return self._finish(torch.stack(parts).sum(0).unflatten(1, (P, c)))
-
-    def _weights(self) -> Tensor:
-        """Z as ``(n d, h P c)``, zero where a causal layer must not look."""
-        Z = self.Z if self.seen is None else self.Z.where(self.seen[:, None, :, None], 0.0)
-        return Z.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
 
     def _finish(self, Y: Tensor) -> Tensor:
         """Outputs ``(B, P, c)``, or ``(B, c)``, of gated sums ``(B, P, c)``."""

@@ -57,6 +57,7 @@ class Plan:
             raise ValueError(f"average must be in [0, 1), got {self.average}.")
 
 
+@dataclass(eq=False)
 class Trainer:
     r"""Train a model by minibatches, with measurements.
 
@@ -105,23 +106,19 @@ class Trainer:
     ([0, 25, 50, 75, 100], True)
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        loss: Callable[..., Tensor],
-        data: Sequence[Tensor],
-        plan: Plan,
-        *,
-        measure: Callable[[nn.Module], Point] | None = None,
-    ) -> None:
-        sizes = [len(part) for part in data]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Callable[..., Tensor]
+    data: Sequence[Tensor]
+    plan: Plan
+    measure: Callable[[nn.Module], Point] | None = None
+
+    def __post_init__(self) -> None:
+        sizes = [len(part) for part in self.data]
         if len(set(sizes)) != 1:
             raise ValueError(f"data must be tensors with as many samples each, got {sizes}.")
-        self.model, self.optimizer, self.loss = model, optimizer, loss
-        self.data, self.plan, self.measure = tuple(data), plan, measure
-        self.averaged = model if plan.average is None else copy.deepcopy(model)
-        self.rates = [group["lr"] for group in optimizer.param_groups]
+        self.averaged = self.model if self.plan.average is None else copy.deepcopy(self.model)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.step, self.seconds, self.curve = 0, 0.0, list[Point]()
         self._losses, self._order = list[float](), (-1, torch.empty(0))
 
@@ -170,7 +167,7 @@ class Trainer:
         """The batch of the present step, a function of the seed and the step alone."""
         count, size = len(self.data[0]), self.plan.batch_size
         if size is None or size >= count:
-            return self.data
+            return tuple(self.data)
         epoch, place = divmod(self.step, count // size)
         if self._order[0] != epoch:
             generator = torch.Generator().manual_seed(1_000_003 * self.plan.seed + epoch)
