@@ -33,7 +33,7 @@ def test_activations_are_written_and_described(run, run_json, bert, texts, tmp_p
     assert "Layer 1 of 3" in again.stdout and "3 texts, 16 tokens, 4 heads" in again.stdout
     assert not told["was_complete"] and f"{out} was complete" in again.stdout.replace("\n", "")
     assert "Wrote" not in again.stdout
-    (out / "index.json").unlink()
+    (out / "shard-000001.safetensors").unlink()
     again = run("extract", bert, texts, *options, "--dtype", "float16", "--batch-size", 2)
     assert "Wrote" in again.stdout
 
