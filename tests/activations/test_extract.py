@@ -1,7 +1,6 @@
 """What is extracted is what the model computes, whole, and the same after an interruption."""
 
 import copy
-import json
 import os
 import random
 import signal
@@ -172,7 +171,7 @@ def test_padded_arrays_and_masks(bert, texts, tmp_path):
     assert found.padded("segments").shape == mask.shape
     assert [text.tokens for text in found] == [found.tokens(i) for i in range(5)]
     assert found[-1].tokens == found[4].tokens == found.tokens(-1)
-    np.testing.assert_array_equal(found.segments(-2), found[3].segments)
+    np.testing.assert_array_equal(found[-2].segments, found[3].segments)
     with pytest.raises(IndexError, match="no text 5"):
         found[5]
 
@@ -296,25 +295,14 @@ def test_a_damaged_file_is_named_and_one_that_is_lost_is_made_anew(bert, texts, 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b"\xff", b"[" * 100_000, b'{"format": "other"}', b'{"keep": ["maps"], "x": 1}'],
-    ids=["empty", "list", "bytes", "deep", "few", "other"],
+    [b"", b"[]", b"\xff", b"[" * 100_000, b'{"format": "other"}', b'{"keep": ["maps"]}'],
+    ids=["empty", "list", "bytes", "deep", "other", "few"],
 )
 def test_a_damaged_recipe_is_named(bert, texts, tmp_path, content):
     extract(bert, texts, LAYER, tmp_path)
     (tmp_path / "recipe.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"recipe.json is damaged: .*run extract\s+again"):
+    with pytest.raises(ValueError, match=r"recipe.json is damaged .*run extract again"):
         Activations.open(tmp_path)
-
-
-def test_another_format_is_named_and_can_be_overwritten(bert, texts, tmp_path):
-    extract(bert, texts, LAYER, tmp_path)
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps(json.loads(recipe.read_text()) | {"format": "older"}))
-    with pytest.raises(ValueError, match="another format, 'older'"):
-        Activations.open(tmp_path)
-    with pytest.raises(ValueError, match=r"another extraction \(format 'older'"):
-        extract(bert, texts, LAYER, tmp_path)
-    assert len(extract(bert, texts, LAYER, tmp_path, overwrite=True)) == len(texts)
 
 
 def test_another_extraction_is_not_mixed_in(bert, texts, tmp_path):

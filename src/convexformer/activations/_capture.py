@@ -58,26 +58,25 @@ class Listener:
         self.tokenizer.padding_side = "right"  # real tokens then begin at position 0
         if self.tokenizer.pad_token is None:  # decoders need none; masked, any token will do
             self.tokenizer.pad_token = self.tokenizer.eos_token or self.tokenizer.unk_token
-        self.n_layers = int(config.num_hidden_layers)
-        self.layer, self.attention, self.projection = _find(model, self.n_layers, layer)
+        count = int(config.num_hidden_layers)
+        self.layer, self.attention, self.projection = _find(model, count, layer)
         self.n_heads = int(config.num_attention_heads)
-        rows, self.dim = self.weight.shape
-        self.head_dim = rows // self.n_heads
+        _, self.head_dim, dim = self.output_projection()["weight"].shape
+        self.sizes = {"n_layers": count, "n_heads": self.n_heads}
+        self.sizes |= {"head_dim": self.head_dim, "dim": dim}
 
-    @property
-    def weight(self) -> Array:
-        """Output projection, ``(n_heads * head_dim, d)``."""
+    def output_projection(self) -> dict[str, Array]:
+        """Its `weight (n_heads, head_dim, d)` and its `bias (d,)`, zero where it has none."""
         weight = self.projection.weight.detach().float().cpu().numpy()
-        conv = type(self.projection).__name__ == "Conv1D"  # of GPT-2: stored the other way round
-        return np.ascontiguousarray(weight if conv else weight.T)
-
-    @property
-    def bias(self) -> Array:
-        """Bias of the output projection, ``(d,)``; zero where it has none."""
+        if type(self.projection).__name__ != "Conv1D":  # of GPT-2: stored the other way round
+            weight = weight.T
+        weight = np.ascontiguousarray(weight).reshape(self.n_heads, -1, weight.shape[1])
         bias = getattr(self.projection, "bias", None)
-        if bias is None:
-            return np.zeros(self.dim, dtype=np.float32)
-        return np.asarray(bias.detach().float().cpu().numpy())
+        zeros = np.zeros(weight.shape[2], dtype=np.float32)
+        return {
+            "weight": weight,
+            "bias": zeros if bias is None else bias.detach().float().cpu().numpy(),
+        }
 
     def fingerprint(self) -> str:
         """SHA-256 of all weights."""

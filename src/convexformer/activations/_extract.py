@@ -12,7 +12,7 @@ import numpy as np
 
 from ._capture import Listener, count_tokens
 from ._loading import find
-from ._store import KINDS, PROJECTION, RECIPE, Activations, Recipe, write_shard
+from ._store import FORMAT, KINDS, PROJECTION, Activations, prepare, shard_names, write_shard
 from ._texts import Text, check_texts, fingerprint
 
 DTYPES = ("float32", "float16")
@@ -98,35 +98,31 @@ def extract(
     if not truncate:
         _check_lengths(source.tokenizer, texts, most)
     listener = Listener(source.load(), source.tokenizer, layer)
-    recipe = Recipe(
-        model=source.name,
-        weights=listener.fingerprint(),
-        texts=fingerprint(texts),
-        n_texts=len(texts),
-        layer=layer,
-        n_layers=listener.n_layers,
-        n_heads=listener.n_heads,
-        head_dim=listener.head_dim,
-        dim=listener.dim,
-        keep=tuple(kind for kind in KINDS if kind in given),
-        dtype=dtype,
-        batch_size=int(batch_size),
-        max_length=int(most),
-        truncate=bool(truncate),
-        torch=version("torch"),
-        transformers=version("transformers"),
-    )
+    recipe: dict[str, Any] = {
+        "format": FORMAT,
+        "model": source.name,
+        "weights": listener.fingerprint(),
+        "texts": fingerprint(texts),
+        "n_texts": len(texts),
+        "layer": layer,
+        **listener.sizes,
+        "keep": [kind for kind in KINDS if kind in given],
+        "dtype": dtype,
+        "batch_size": int(batch_size),
+        "max_length": int(most),
+        "truncate": bool(truncate),
+        **{name: version(name) for name in ("torch", "transformers")},
+    }
     folder = Path(out)
-    _prepare(folder, recipe, overwrite)
+    prepare(folder, recipe, overwrite)
     if not (folder / PROJECTION).exists():
-        weight = listener.weight.reshape(recipe.n_heads, recipe.head_dim, recipe.dim)
-        write_shard(folder / PROJECTION, {"weight": weight, "bias": listener.bias})
-    for number, name in enumerate(recipe.shards):
+        write_shard(folder / PROJECTION, listener.output_projection())
+    for number, name in enumerate(shard_names(recipe)):
         if not (folder / name).exists():
-            start = number * recipe.batch_size
-            batch = texts[start : start + recipe.batch_size]
-            tokens, tensors = listener(batch, recipe.max_length, recipe.keep)
-            tensors |= {kind: _cast(tensors[kind], kind, dtype) for kind in recipe.keep}
+            start = number * batch_size
+            batch = texts[start : start + batch_size]
+            tokens, tensors = listener(batch, most, recipe["keep"])
+            tensors |= {kind: _cast(tensors[kind], kind, dtype) for kind in recipe["keep"]}
             write_shard(folder / name, tensors, tokens)
             if report is not None:
                 report(start + len(batch), len(texts))
@@ -151,21 +147,3 @@ def _check_lengths(tokenizer: Any, texts: list[Text], most: int, step: int = 256
         for number, n in enumerate(counts, start=start):
             if n > most:
                 raise LongTextError(number, texts[number], n, most)
-
-
-def _prepare(folder: Path, recipe: Recipe, overwrite: bool) -> None:
-    """Put the recipe in the folder; what is there already must be of the same one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / RECIPE).exists():
-        other = Recipe.read(folder)
-        differences = recipe.differences(other)
-        if differences and not overwrite:
-            raise ValueError(
-                f"{folder} holds another extraction ({'; '.join(differences)}). Name another "
-                "folder, or overwrite it (--force)."
-            )
-        for name in (PROJECTION, *other.shards) if differences else ():
-            (folder / name).unlink(missing_ok=True)
-    elif any(path.suffix != ".part" for path in folder.iterdir()):  # drafts of killed processes
-        raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
-    recipe.write(folder)

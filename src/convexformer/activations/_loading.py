@@ -66,7 +66,14 @@ def find(model: Any) -> Source:
     model : str, path-like or (model, tokenizer)
         "minilm", a folder that holds a model, or a name on the Hugging Face hub.
     """
-    transformers = require()
+    try:
+        import torch  # noqa: F401
+        import transformers
+    except ImportError as error:
+        raise ImportError(
+            "convexformer.activations.extract needs PyTorch and transformers, which are not "
+            'installed: pip install "convexformer[bert]"'
+        ) from error
     if isinstance(model, (str, os.PathLike)):
         return _named(transformers, os.fspath(model))
     if not (isinstance(model, tuple) and len(model) == 2 and hasattr(model[0], "config")):
@@ -96,19 +103,6 @@ def _named(transformers: Any, name: str) -> Source:
     return Source(name, read("AutoConfig"), read("AutoTokenizer"), load)
 
 
-def require() -> Any:
-    """The module transformers, or words on how to get it."""
-    try:
-        import torch  # noqa: F401
-        import transformers
-    except ImportError as error:
-        raise ImportError(
-            "convexformer.activations.extract needs PyTorch and transformers, which are not "
-            'installed: pip install "convexformer[bert]"'
-        ) from error
-    return transformers
-
-
 @contextmanager
 def _quiet(logging: Any) -> Iterator[None]:
     """No advice, and no bars of transformers beside ours."""
@@ -128,8 +122,6 @@ def _place(name: str) -> str:
     if name == MINILM:
         return str(minilm())
     if Path(name).is_dir():
-        if not (Path(name) / "config.json").is_file():
-            raise ValueError(f"{name} is a folder without a config.json: no model is there.")
         return name
     if Path(name).exists() or name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise ValueError(f"{name} is no folder that holds a model; check the path.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -27,57 +27,8 @@ RECIPE, PROJECTION = "recipe.json", "projection.safetensors"
 KINDS = ("inputs", "values", "heads", "attention", "output", "maps")
 
 Array = NDArray[np.floating]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """All that decides what an extraction gives."""
-
-    model: str
-    weights: str  # SHA-256
-    texts: str  # SHA-256
-    n_texts: int
-    layer: int
-    n_layers: int
-    n_heads: int
-    head_dim: int
-    dim: int
-    keep: tuple[str, ...]
-    dtype: str
-    batch_size: int
-    max_length: int
-    truncate: bool
-    torch: str
-    transformers: str
-    format: str = FORMAT
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        path = folder / RECIPE
-        try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**fields | {"keep": tuple(fields["keep"])})
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(
-                f"{path} is damaged: {type(error).__name__}. Remove its folder, and run extract "
-                "again."
-            ) from error
-
-    def write(self, folder: Path) -> None:
-        write_whole(folder / RECIPE, f"{json.dumps(asdict(self))}\n".encode())
-
-    def differences(self, other: Recipe) -> list[str]:
-        """What differs, in words."""
-        ours, theirs = asdict(self), asdict(other)
-        return [
-            f"{key} {theirs[key]!r}, not {ours[key]!r}" for key in ours if ours[key] != theirs[key]
-        ]
-
-    @property
-    def shards(self) -> list[str]:
-        """Names of the files that hold the texts."""
-        count = -(-self.n_texts // self.batch_size)
-        return [f"shard-{number:06d}.safetensors" for number in range(count)]
+Recipe = dict[str, Any]
+"""All that decides what an extraction gives, and the sizes of the model."""
 
 
 @dataclass(frozen=True)
@@ -137,27 +88,14 @@ class Activations:
         "maps".
     """
 
-    model: str
-    layer: int
-    n_layers: int
-    n_heads: int
-    head_dim: int
-    dim: int
-    keep: tuple[str, ...]
-
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        if not (self.folder / RECIPE).is_file():
-            raise ValueError(f"{self.folder} holds no activations; make them with extract.")
-        self.recipe = Recipe.read(self.folder)
-        if self.recipe.format != FORMAT:
-            raise ValueError(
-                f"{self.folder} is of another format, {self.recipe.format!r}. Extract again, and "
-                "overwrite it."
-            )
-        for name in ("model", "layer", "n_layers", "n_heads", "head_dim", "dim", "keep"):
-            setattr(self, name, getattr(self.recipe, name))
-        lengths = [self._open(shard).get_tensor("lengths") for shard in self.recipe.shards]
+        self.recipe = recipe = read_recipe(self.folder)
+        self.model, self.layer, self.n_layers = recipe["model"], recipe["layer"], recipe["n_layers"]
+        self.n_heads, self.head_dim, self.dim = (recipe[k] for k in ("n_heads", "head_dim", "dim"))
+        self.keep: tuple[str, ...] = tuple(recipe["keep"])
+        self._shards = shard_names(recipe)
+        lengths = [self._open(shard).get_tensor("lengths") for shard in self._shards]
         self.lengths: NDArray[np.intp] = np.concatenate(lengths).astype(np.intp)
         self._last: tuple[int, Any] = -1, None  # the shard that was read last, and its number
 
@@ -173,7 +111,7 @@ class Activations:
         return (
             f"Activations({self.model!r}, layer {self.layer} of {self.n_layers}: {len(self)} "
             f"texts, {self.lengths.sum()} tokens, {self.n_heads} heads of {self.head_dim}, "
-            f"{', '.join(self.keep)} in {self.recipe.dtype})"
+            f"{', '.join(self.keep)} in {self.recipe['dtype']})"
         )
 
     def __iter__(self) -> Iterator[TextActivations]:
@@ -187,10 +125,6 @@ class Activations:
         """Tokens of text i, as the tokenizer writes them."""
         shard, place, _ = self._find(i)
         return list(json.loads(shard.metadata()["tokens"])[place])
-
-    def segments(self, i: int) -> NDArray[np.int8]:
-        """Segments of text i alone, as in :class:`TextActivations`."""
-        return np.asarray(self._slice("segments", i))
 
     @cached_property
     def projection(self) -> tuple[Array, Array]:
@@ -245,10 +179,10 @@ class Activations:
         """The shard of text i, memory-mapped, its number there and the lengths of those before."""
         if not -len(self) <= i < len(self):
             raise IndexError(f"there is no text {i}; there are {len(self)}.")
-        number, place = divmod(i % len(self), self.recipe.batch_size)
+        number, place = divmod(i % len(self), self.recipe["batch_size"])
         if self._last[0] != number:
-            self._last = number, self._open(self.recipe.shards[number])
-        start = number * self.recipe.batch_size
+            self._last = number, self._open(self._shards[number])
+        start = number * self.recipe["batch_size"]
         return self._last[1], place, self.lengths[start : start + place]
 
     def _open(self, name: str) -> Any:
@@ -262,6 +196,51 @@ class Activations:
                 "changed it. Remove the file if it is there, and run the same extract again, which "
                 "makes it anew."
             ) from error
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """What the activations in a folder are of."""
+    path = folder / RECIPE
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no activations; make them with extract.")
+    try:
+        recipe: Recipe = json.loads(path.read_text(encoding="utf-8"))
+        known = recipe["format"] == FORMAT
+    except (ValueError, KeyError, TypeError, RecursionError):
+        known = False
+    if not known:
+        raise ValueError(
+            f"{path} is damaged or of another format. Remove its folder, and run extract again."
+        )
+    return recipe
+
+
+def prepare(folder: Path, recipe: Recipe, overwrite: bool) -> None:
+    """Put the recipe in the folder; what is there already must be of the same one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / RECIPE).exists():
+        other = read_recipe(folder)
+        differences = [
+            f"{key} {other.get(key)!r}, not {value!r}"
+            for key, value in recipe.items()
+            if other.get(key) != value
+        ]
+        if differences and not overwrite:
+            raise ValueError(
+                f"{folder} holds another extraction ({'; '.join(differences)}). Name another "
+                "folder, or overwrite it (--force)."
+            )
+        for name in (PROJECTION, *shard_names(other)) if differences else ():
+            (folder / name).unlink(missing_ok=True)
+    elif any(path.suffix != ".part" for path in folder.iterdir()):  # drafts of killed processes
+        raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
+    write_whole(folder / RECIPE, f"{json.dumps(recipe)}\n".encode())
+
+
+def shard_names(recipe: Recipe) -> list[str]:
+    """Names of the files that hold the texts."""
+    count = -(-recipe["n_texts"] // recipe["batch_size"])
+    return [f"shard-{number:06d}.safetensors" for number in range(count)]
 
 
 def write_shard(
