@@ -295,7 +295,14 @@ def test_a_damaged_file_is_named_and_one_that_is_lost_is_made_anew(bert, texts, 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b"\xff", b"[" * 100_000, b'{"format": "other"}', b'{"keep": ["maps"]}'],
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"format": "other"}',
+        b'{"format": "convexformer activations 2"}',
+    ],
     ids=["empty", "list", "bytes", "deep", "other", "few"],
 )
 def test_a_damaged_recipe_is_named(bert, texts, tmp_path, content):

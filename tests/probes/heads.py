@@ -90,7 +90,7 @@ def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None, 
     tensors["segments"] = np.concatenate(segments).astype(np.int8)
     tensors["offsets"] = np.zeros((lengths.sum(), 2), dtype=np.int32)
     tokens = [[f"{i}.{t}" for t in range(n)] for i, n in enumerate(lengths)]
-    _store.write_shard(folder / _store.shard_names(recipe)[0], tensors, tokens)
+    _store.write_shard(folder / _store.SHARD.format(0), tensors, tokens)
     bias = np.zeros(2 * E, dtype=np.float32)
     _store.write_shard(folder / _store.PROJECTION, {"weight": projection, "bias": bias})
     return Activations.open(folder)

@@ -29,6 +29,7 @@ PLACES = (
     ("layer.0.SelfAttention", "layer.0.SelfAttention.o"),  # T5
 )
 
+CLOSE = 1e-2  # of the largest entry: rounding of models in bfloat16; others' values are far off
 Array = NDArray[np.floating]
 Heard = dict[Any, Any]  # tensors by kind; what modules of the attention write, by module
 
@@ -185,18 +186,14 @@ def _is_map(part: Any, n_heads: int) -> bool:
 def _values(heard: Heard, n_heads: int, size: int) -> Any:
     """Values ``(B, n, heads, head_dim)``: heads are attention times values, which tells them."""
     heads = heard["heads"].unflatten(-1, (n_heads, size)).float()
-    maps, most, found = heard["maps"].float(), 1e-2 * abs(heads).max(), None
-    for written in [value for module, value in heard.items() if not isinstance(module, str)]:
-        for values in _layouts(written, n_heads, size):
-            error = abs((maps @ values.float().transpose(1, 2)).transpose(1, 2) - heads).max()
-            if error <= most:
-                most, found = error, values
-    if found is None:
-        raise ValueError(
-            "the values that this model's attention averages could not be found; keep other kinds "
-            "only."
-        )
-    return found
+    for module in [key for key in heard if not isinstance(key, str)]:
+        for values in _layouts(heard[module], n_heads, size):
+            mixed = (heard["maps"].float() @ values.float().transpose(1, 2)).transpose(1, 2)
+            if abs(mixed - heads).max() <= CLOSE * abs(heads).max():
+                return values
+    raise ValueError(
+        "the values that this model's attention averages could not be found; keep other kinds only."
+    )
 
 
 def _layouts(written: Any, n_heads: int, size: int) -> Iterator[Any]:

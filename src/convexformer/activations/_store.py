@@ -23,7 +23,9 @@ from safetensors.numpy import save
 from .._files import write_whole
 
 FORMAT = "convexformer activations 2"
-RECIPE, PROJECTION = "recipe.json", "projection.safetensors"
+RECIPE, PROJECTION, SHARD = "recipe.json", "projection.safetensors", "shard-{:06d}.safetensors"
+NEEDED = {"model", "layer", "n_layers", "n_heads", "head_dim", "dim", "n_texts", "batch_size"}
+NEEDED |= {"keep", "dtype"}  # of a recipe, to read what is there; all else tells it from others
 KINDS = ("inputs", "values", "heads", "attention", "output", "maps")
 
 Array = NDArray[np.floating]
@@ -94,8 +96,7 @@ class Activations:
         self.model, self.layer, self.n_layers = recipe["model"], recipe["layer"], recipe["n_layers"]
         self.n_heads, self.head_dim, self.dim = (recipe[k] for k in ("n_heads", "head_dim", "dim"))
         self.keep: tuple[str, ...] = tuple(recipe["keep"])
-        self._shards = shard_names(recipe)
-        lengths = [self._open(shard).get_tensor("lengths") for shard in self._shards]
+        lengths = [self._open(name).get_tensor("lengths") for name in shard_names(recipe)]
         self.lengths: NDArray[np.intp] = np.concatenate(lengths).astype(np.intp)
         self._last: tuple[int, Any] = -1, None  # the shard that was read last, and its number
 
@@ -181,7 +182,7 @@ class Activations:
             raise IndexError(f"there is no text {i}; there are {len(self)}.")
         number, place = divmod(i % len(self), self.recipe["batch_size"])
         if self._last[0] != number:
-            self._last = number, self._open(self._shards[number])
+            self._last = number, self._open(SHARD.format(number))
         start = number * self.recipe["batch_size"]
         return self._last[1], place, self.lengths[start : start + place]
 
@@ -205,7 +206,7 @@ def read_recipe(folder: Path) -> Recipe:
         raise ValueError(f"{folder} holds no activations; make them with extract.")
     try:
         recipe: Recipe = json.loads(path.read_text(encoding="utf-8"))
-        known = recipe["format"] == FORMAT
+        known = recipe["format"] == FORMAT and recipe.keys() >= NEEDED
     except (ValueError, KeyError, TypeError, RecursionError):
         known = False
     if not known:
@@ -230,17 +231,16 @@ def prepare(folder: Path, recipe: Recipe, overwrite: bool) -> None:
                 f"{folder} holds another extraction ({'; '.join(differences)}). Name another "
                 "folder, or overwrite it (--force)."
             )
-        for name in (PROJECTION, *shard_names(other)) if differences else ():
-            (folder / name).unlink(missing_ok=True)
+        for path in (folder / PROJECTION, *folder.glob("shard-*")) if differences else ():
+            path.unlink(missing_ok=True)
     elif any(path.suffix != ".part" for path in folder.iterdir()):  # drafts of killed processes
         raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
     write_whole(folder / RECIPE, f"{json.dumps(recipe)}\n".encode())
 
 
-def shard_names(recipe: Recipe) -> list[str]:
+def shard_names(recipe: Recipe) -> Iterator[str]:
     """Names of the files that hold the texts."""
-    count = -(-recipe["n_texts"] // recipe["batch_size"])
-    return [f"shard-{number:06d}.safetensors" for number in range(count)]
+    return map(SHARD.format, range(-(-recipe["n_texts"] // recipe["batch_size"])))
 
 
 def write_shard(

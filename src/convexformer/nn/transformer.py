@@ -219,16 +219,13 @@ def _embedding(
 
 def _layer(settings: GatedTransformerConfig, last: bool, dtype: torch.dtype | None) -> GatedLayer:
     to_scores = last and not settings.readout
+    shared = ("n_tokens", "dim", "n_gates", "causal", "penalty")
     layer = GatedLayer(
-        settings.n_tokens,
-        settings.dim,
-        settings.n_outputs if to_scores else settings.dim,
-        settings.n_gates,
+        n_outputs=settings.n_outputs if to_scores else settings.dim,
         outputs=settings.outputs if last else "sequence",
-        causal=settings.causal,
-        penalty=settings.penalty,
         intercept=to_scores,
         dtype=dtype,
+        **{name: getattr(settings, name) for name in shared},
     )
     if settings.always_open:
         layer.thresholds[0] = -torch.inf
