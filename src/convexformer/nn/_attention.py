@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from ._network import Network, check_choice, real_tokens
 
-READOUTS = ("sequence", "mean", "first")
+READOUTS = ("sequence", "first")
 
 
 class SoftmaxAttention(Network):
@@ -27,9 +27,8 @@ class SoftmaxAttention(Network):
         Width of queries, keys and values; `dim` if omitted.
     scaled : bool
         Whether to divide scores by the square root of `head_dim`.
-    readout : {"sequence", "mean", "first"}
-        Scores of every position ``(N, n, c)``; or their mean over real tokens, or the first
-        position's, ``(N, c)``.
+    readout : {"sequence", "first"}
+        Scores of every position ``(N, n, c)``, or the first position's ``(N, c)``.
 
     Examples
     --------
@@ -73,17 +72,11 @@ class SoftmaxAttention(Network):
         return torch.softmax(scores, -1)
 
     def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Scores ``(N, n, c)``, or ``(N, c)`` if the readout is one vector."""
+        """Scores ``(N, n, c)``, or ``(N, c)`` of the first position."""
         X = real_tokens(X, mask)
         value = X[:, None] @ self.value  # (N, 1, n, d) @ (h, d, k) -> (N, h, n, k)
         F = ((self.attention(X, mask) @ value) @ self.output).sum(1)  # (N, n, c)
-        match self.config["readout"]:
-            case "first":
-                return F[:, 0]
-            case "mean":
-                real = torch.ones_like(F[..., :1]) if mask is None else mask[..., None].to(F.dtype)
-                return (F * real).sum(1) / real.sum(1).clamp(min=1)
-        return F
+        return F[:, 0] if self.config["readout"] == "first" else F
 
     def decay(self) -> Tensor:
         """Sum of the squared entries of all matrices."""

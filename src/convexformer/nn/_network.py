@@ -104,9 +104,9 @@ def _keeps_config(init: Callable[..., None]) -> Callable[..., None]:
         if "config" not in vars(self):  # else the constructor of a subclass kept its own
             given = signature.bind(self, *args, **kwargs)
             given.apply_defaults()
-            arguments = given.arguments | given.arguments.pop("options", {})
-            plain = {k: v for k, v in arguments.items() if not isinstance(v, Tensor)}
-            self.config = {k: v for k, v in plain.items() if k not in ("self", "dtype")}
+            options = given.arguments.pop("options", {})
+            plain = {k: v for k, v in given.arguments.items() if not isinstance(v, Tensor)}
+            self.config = {k: v for k, v in (plain | options).items() if k not in ("self", "dtype")}
         init(self, *args, **kwargs)
 
     return wrapper
