@@ -33,8 +33,8 @@ class Network(nn.Module, ABC):
     """Every class of networks by its name, for files."""
     intercept: Tensor | None
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         Network.kinds[cls.__name__] = cls
         cls.__init__ = _keeps_config(cls.__init__)  # type: ignore[method-assign]
 

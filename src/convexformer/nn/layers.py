@@ -216,7 +216,7 @@ class GatedLayer(Network):
         gates : Tensor of bool, optional
             Frozen gates, of the shape that :meth:`gates` returns, in place of those of `X`.
         """
-        self._check(X, X.shape[1:] == self.directions.shape[1:], mask, gates)
+        self._check(X, mask, gates)
         X = real_tokens(X, mask)
         m = self.gates(X) if gates is None else gates
         h, _, _, P, c = self.Z.shape
@@ -250,9 +250,9 @@ class GatedLayer(Network):
         mask, gates
             As in :meth:`forward`.
         """
-        _, n, d, P, c = self.Z.shape
-        self._check(tokens, tokens.shape[1:] == (n,) and table.shape[1:] == (d,), mask, gates)
+        _, n, _, P, c = self.Z.shape
         X = functional.embedding(tokens, table)  # (B, n, d); unlike an index, it refuses -1
+        self._check(X, mask, gates)
         if self.seen is not None or not len(tokens):
             return self(X, mask, gates)
         m = (self.gates(X, mask) if gates is None else gates)[:, :, 0]  # (B, h)
@@ -267,18 +267,15 @@ class GatedLayer(Network):
         Y = self._shifted(Y)
         return Y if self.outputs == "sequence" else Y[:, 0]
 
-    def _check(self, given: Tensor, fits: bool, mask: Tensor | None, gates: Tensor | None) -> None:
-        (h, n, d), B = self.directions.shape, len(given)
-        if not fits:
-            raise ValueError(
-                f"This layer reads tokens of shape (B, {n}, {d}), or int tokens (B, {n}) with a "
-                f"table (V, {d}); got {tuple(given.shape)}. Pad sequences and pass a mask."
-            )
-        if mask is not None and mask.shape != (B, n):
-            raise ValueError(f"mask must have shape {(B, n)}, got {tuple(mask.shape)}.")
-        expected = (B, h, 1 if self.seen is None else n)
-        if gates is not None and gates.shape != expected:
-            raise ValueError(f"gates must have shape {expected}, got {tuple(gates.shape)}.")
+    def _check(self, X: Tensor, mask: Tensor | None, gates: Tensor | None) -> None:
+        (h, n, d), B = self.directions.shape, len(X)
+        shapes = {"X": (B, n, d), "mask": (B, n), "gates": (B, h, 1 if self.seen is None else n)}
+        for (name, shape), given in zip(shapes.items(), (X, mask, gates), strict=True):
+            if given is not None and given.shape != shape:
+                raise ValueError(
+                    f"In a layer of {n} tokens {name} must have shape {shape}, got "
+                    f"{tuple(given.shape)}. Pad sequences and pass a mask."
+                )
 
 
 def gaussian_directions(h: int, n: int, d: int, dtype: torch.dtype | None = None) -> Tensor:
