@@ -86,7 +86,7 @@ def models(n: int, d: int, h: int, c: int, m: int) -> Iterator[nn.Network]:
     yield nn.ConvexLayer(n, d, c)
     yield nn.TransformerBlock(d, c, h, hidden=m)
     yield nn.GatedFCN(directions, thresholds, c, gate_of_head=torch.arange(h))
-    yield nn.ConvexLayer(n, d, c, directions=directions, thresholds=thresholds)
+    yield nn.GatedLayer(n, d, c, outputs="vector", directions=directions, thresholds=thresholds)
 
 
 def count_flops(network: nn.Network, X: torch.Tensor) -> int:

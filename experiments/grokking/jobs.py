@@ -1,7 +1,6 @@
 """One training of one network on modular division: what it is, how it is run, what it tells.
 
-A job that is killed goes on from its last checkpoint; a finished one is a record, and its
-checkpoint is removed.
+A finished job is a record; one that is killed starts again.
 
 The literal convex layer is solved to a certificate instead, on fixed embeddings. Nothing in it is
 left to chance, learning rates or patience: what the layer cannot do at its certified optimum, no
@@ -9,9 +8,6 @@ training of it can. Embeddings are random, or taken from a trained gated network
 training half and then fixed, which tells what is missing.
 """
 
-import hashlib
-import json
-import shutil
 import time
 import warnings
 from collections.abc import Callable
@@ -107,11 +103,6 @@ class Job(Fields):
         rules = {"level": LEVEL, "after": AFTER, "settled": SETTLED, "every": EVERY}
         return {"rules": rules | {"warmup": WARMUP}}
 
-    @property
-    def folder(self) -> str:
-        """A name for its checkpoint."""
-        return hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
-
     def __str__(self) -> str:
         recipe = self.recipe
         if self.tuning:
@@ -119,16 +110,15 @@ class Job(Fields):
         return f"{self.study} {self.name}: split {self.split}, seed {self.seed}"
 
     def run(self, folder: Path) -> Record:
-        """Train, resuming from a checkpoint in `folder` if there is one."""
+        """Train; nothing is kept in `folder`, since a job takes minutes."""
         with one_thread():
-            trainer = make_trainer(self, folder / self.folder)
+            trainer = make_trainer(self)
             diverged = False
             try:
                 span = AFTER if self.study in WATCHED else SETTLED
                 trainer.run(stop=learnt(span, lasting=self.tuning))
             except FloatingPointError:
                 diverged = True
-        shutil.rmtree(folder / self.folder)
         return describe(trainer.curve) | {
             "diverged": diverged,
             "parameters": sum(weights.numel() for weights in trainer.averaged.parameters()),
@@ -143,7 +133,7 @@ class Job(Fields):
         return whole.validation() if self.tuning else whole
 
 
-def make_trainer(job: Job, folder: Path | None = None) -> Trainer:
+def make_trainer(job: Job) -> Trainer:
     """A network with weights drawn by the job's seed, and all that its training needs."""
     equations, recipe = job.equations(), job.recipe
     tokens, answers = torch.tensor(equations.tokens), torch.tensor(equations.answers)
@@ -158,9 +148,8 @@ def make_trainer(job: Job, folder: Path | None = None) -> Trainer:
         ),
         lambda model, x, y: functional.cross_entropy(model(x), y),
         (tokens[train], answers[train]),
-        Plan(job.steps, warmup=WARMUP, measure_every=EVERY, save_every=8 * EVERY, **plan),
+        Plan(job.steps, warmup=WARMUP, measure_every=EVERY, **plan),
         measure=lambda model: accuracies(model, equations),
-        folder=folder,
     )
 
 

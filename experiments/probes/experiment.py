@@ -56,7 +56,7 @@ class Job:
             found = extract(self.model, sentences, self.layer, place, keep=keep, truncate=True)
             extracted = time.perf_counter() - start
             told = json.loads(to_json(probe(found).to_dict()))
-            return told | {"texts_sha256": found.recipe.texts, "extraction_seconds": extracted}
+            return told | {"texts_sha256": found.recipe["texts"], "extraction_seconds": extracted}
 
 
 def run(ledger: Ledger, pairs: SentencePairs) -> Record:

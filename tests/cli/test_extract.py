@@ -33,7 +33,7 @@ def test_activations_are_written_and_described(run, run_json, bert, texts, tmp_p
     assert "Layer 1 of 3" in again.stdout and "3 texts, 16 tokens, 4 heads" in again.stdout
     assert not told["was_complete"] and f"{out} was complete" in again.stdout.replace("\n", "")
     assert "Wrote" not in again.stdout
-    (out / "index.json").unlink()
+    (out / "shard-000001.safetensors").unlink()
     again = run("extract", bert, texts, *options, "--dtype", "float16", "--batch-size", 2)
     assert "Wrote" in again.stdout
 
@@ -47,7 +47,7 @@ def test_errors_are_one_line(run, bert, texts, tmp_path):
     assert "no layer 7: the model has 3" in error(bert, texts, "--layer", 7)
     assert "no layer -1: the model has 3" in error(bert, texts, "--layer", -1)
     assert "no folder that holds a model" in error(tmp_path / "none", texts, "--layer", 0)
-    assert "without a config.json" in error(tmp_path, texts, "--layer", 0)
+    assert "could not be loaded as a model" in error(tmp_path, texts, "--layer", 0)
     long = tmp_path / "long.txt"
     long.write_text("trees\n" + "cat " * 30 + "\n")
     assert "line 2 has 32 tokens, more than 20: 'cat cat" in error(bert, long, "--layer", 0)

@@ -196,7 +196,7 @@ def test_thinned_curves_keep_their_last_point():
 # Jobs -------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_told_whole_and_leaves_no_checkpoint(tmp_path):
+def test_a_job_is_told_whole_and_leaves_no_files(tmp_path):
     job = Job("contest", "mlp", TINY, seed=1, steps=60, modulus=7)
     record = job.run(tmp_path)
     assert json.loads(json.dumps(record)) == record

@@ -184,10 +184,11 @@ def test_it_predicts_what_the_certified_solution_does(X):
 
 
 @pytest.mark.parametrize("penalty", ["token", "token-output"])
-def test_a_vector_layer_is_the_convex_layer(X, penalty):
-    layer = a_layer(outputs="vector", penalty=penalty)
-    gates = {"directions": layer.directions, "thresholds": layer.thresholds}
-    convex = ConvexLayer(n, d, c, penalty=penalty, intercept=True, dtype=F64, **gates)
+def test_a_vector_layer_with_one_open_gate_is_the_convex_layer(X, penalty):
+    gates = {"directions": torch.zeros(1, n, d, dtype=F64), "thresholds": torch.zeros(1, dtype=F64)}
+    options = {"penalty": penalty, "intercept": True, "dtype": F64}
+    layer = GatedLayer(n, d, c, outputs="vector", **gates, **options)
+    convex = ConvexLayer(n, d, c, **options)
     with torch.no_grad():
         convex.Z.copy_(layer.Z.reshape(convex.Z.shape))
         convex.intercept.copy_(layer.intercept[0])

@@ -51,12 +51,12 @@ def networks():
     double = {"dtype": torch.float64}
     every = [
         SoftmaxAttention(d, c, h, **double),
-        SoftmaxAttention(d, c, h, head_dim=2, scaled=True, readout="mean", **double),
-        TransformerBlock(d, c, h, readout="first", **double),
+        SoftmaxAttention(d, c, h, head_dim=2, scaled=True, readout="first", **double),
+        TransformerBlock(d, c, h, **double),
         SequenceAttention(n, d, c, h, intercept=True, **double),
         SequenceAttention(n, d, c, h, attention="substochastic", **double),
         ConvexLayer(n, d, c, penalty="nuclear", **double),
-        ConvexLayer(n, d, c, intercept=True, directions=U, thresholds=t, **double),
+        ConvexLayer(n, d, c, intercept=True, **double),
     ]
     for penalty in PENALTIES:
         weights = torch.linspace(0.5, 2.0, 3 * n, dtype=torch.float64)
@@ -96,9 +96,8 @@ def test_softmax_attention_is_the_papers_equation(X, scaled, head_dim):
     network = SoftmaxAttention(d, c, h, head_dim=head_dim, scaled=scaled, dtype=torch.float64)
     expected = literal_softmax(network, X, scaled)
     np.testing.assert_allclose(numbers(network(torch.tensor(X))), expected, rtol=1e-12)
-    for readout, vector in (("mean", expected.mean(axis=1)), ("first", expected[:, 0])):
-        network.config["readout"] = readout
-        np.testing.assert_allclose(numbers(network(torch.tensor(X))), vector, rtol=1e-12)
+    network.config["readout"] = "first"
+    np.testing.assert_allclose(numbers(network(torch.tensor(X))), expected[:, 0], rtol=1e-12)
 
 
 def test_transformer_block_is_the_papers_equation(X):
@@ -168,7 +167,7 @@ def literal_simplex(network, X, weights, gate):
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_simplex_attention_and_gated_fcn_are_their_formulas(X, penalty):
     for network in networks():
-        if getattr(network, "penalty", None) != penalty:
+        if not isinstance(network, SimplexAttention) or network.penalty != penalty:
             continue
         weights, gate = np.tile(numbers(network.token_weights), (h, 1)), np.ones((N, h))
         if isinstance(network, GatedFCN):
@@ -256,7 +255,9 @@ def test_damaged_files_are_refused_in_words(tmp_path):
     ):
         assert damaged != whole
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"network.safetensors (is|holds a) damaged"):
+        with pytest.raises(
+            ValueError, match=r"network.safetensors holds no network .*or is damaged"
+        ):
             load_network(path)
 
 
@@ -321,16 +322,6 @@ def test_convex_layer_has_the_objective_of_the_problem(X):
     assert layer.decay().item() == pytest.approx(2 * nuclear, rel=1e-13)
 
 
-def test_gated_convex_layer_is_its_formula(X):
-    U, t = gates()
-    layer = ConvexLayer(n, d, c, directions=U, thresholds=t, dtype=torch.float64)
-    torch.nn.init.normal_(layer.Z)
-    m = np.einsum("ikd,gkd->ig", X, U) >= t.numpy()
-    Z = numbers(layer.Z).reshape(3, n, d, c)
-    expected = np.einsum("ig,ikd,gkdc->ic", m, X, Z)
-    np.testing.assert_allclose(numbers(layer(torch.tensor(X))), expected, rtol=1e-12)
-
-
 def test_mistakes_are_told():
     class Unknown(Loss):
         value = dual_point = curvature = dual_value = constant = None
@@ -341,7 +332,6 @@ def test_mistakes_are_told():
         (lambda: SimplexAttention(2, 2, 1, 1, parametrization="x"), "parametrization must be"),
         (lambda: SequenceAttention(2, 2, 1, 1, attention="x"), "attention must be one of"),
         (lambda: SoftmaxAttention(2, 1, readout="last"), "readout must be one of"),
-        (lambda: ConvexLayer(2, 2, 1, thresholds=zeros[0]), "give both or none"),
         (lambda: GatedFCN(zeros, zeros[0], 1, [0]), r"directions \(g, n, d\)"),
         (lambda: total_loss(zeros, zeros[:1]), r"shape \(2, 1\) and targets \(1, 1\)"),
         (lambda: total_loss(zeros, zeros, "hinge"), "loss must be one of squared"),

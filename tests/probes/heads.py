@@ -60,12 +60,12 @@ def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None, 
     H = len(kinds)
     lengths = rng.integers(16, 40, size=n_texts)
     projection = rng.normal(size=(H, E, 2 * E)).astype(np.float32)
-    folder.mkdir(parents=True, exist_ok=True)
-    _store.Recipe(
-        model="made by hand", weights="", texts="", n_texts=n_texts, layer=0, n_layers=1,
-        n_heads=H, head_dim=E, dim=2 * E, keep=("values", "heads", "maps"), dtype="float32",
-        batch_size=n_texts, max_length=40, truncate=False, torch="", transformers="",
-    ).write(folder)  # fmt: skip
+    recipe = {
+        "format": _store.FORMAT, "model": "made by hand", "n_texts": n_texts, "layer": 0,
+        "n_layers": 1, "n_heads": H, "head_dim": E, "dim": 2 * E, "dtype": "float32",
+        "keep": ["values", "heads", "maps"], "batch_size": n_texts,
+    }  # fmt: skip
+    _store.prepare(folder, recipe, overwrite=False)
     values, outputs, maps, segments = [], [], [], []
     for n in lengths:
         V = rng.normal(size=(n, H, E))
@@ -86,11 +86,11 @@ def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None, 
             part[:, constant] = 1 + 1e-7 * rng.normal(size=(len(part), E))
     packed = {"values": values, "heads": outputs, "maps": maps}
     tensors = {kind: np.concatenate(parts).astype(np.float32) for kind, parts in packed.items()}
+    tensors["lengths"] = lengths.astype(np.int32)
     tensors["segments"] = np.concatenate(segments).astype(np.int8)
     tensors["offsets"] = np.zeros((lengths.sum(), 2), dtype=np.int32)
     tokens = [[f"{i}.{t}" for t in range(n)] for i, n in enumerate(lengths)]
-    _store.write_shard(folder / _store.shard_name(0), tensors, tokens)
+    _store.write_shard(folder / _store.SHARD.format(0), tensors, tokens)
     bias = np.zeros(2 * E, dtype=np.float32)
     _store.write_shard(folder / _store.PROJECTION, {"weight": projection, "bias": bias})
-    _store.write_json(folder / _store.INDEX, {"lengths": lengths.tolist()})
     return Activations.open(folder)

@@ -182,7 +182,7 @@ def test_arrays_with_nan_are_named_and_padding_may_hold_anything():
     with pytest.raises(ValueError, match="maps of text 2 have NaN"):
         ArrayActivations(np.zeros_like(values), maps)
     ArrayActivations(values, maps, mask=np.arange(4) < np.full((3, 1), 3))
-    with pytest.raises(ValueError, match="values are empty"):
+    with pytest.raises(ValueError, match="not be empty"):
         ArrayActivations(values[:0], maps[:0])
 
 

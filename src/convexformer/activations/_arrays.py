@@ -46,14 +46,14 @@ class ArrayActivations:
         mask: ArrayLike | None = None,
         name: str = "arrays",
     ) -> None:
+        self.model, self.folder = name, name
         self.values: Array = np.asarray(values, dtype=np.float32)
         self.maps: Array = np.asarray(maps, dtype=np.float32)
-        if self.values.ndim != 4:
+        if self.values.ndim != 4 or not self.values.size:
             raise ValueError(
-                f"values must have shape (texts, tokens, heads, channels), got {self.values.shape}."
+                "values must have shape (texts, tokens, heads, channels), and not be empty; got "
+                f"{self.values.shape}."
             )
-        if not self.values.size:
-            raise ValueError(f"values are empty: their shape is {self.values.shape}.")
         N, n, self.n_heads, self.head_dim = self.values.shape
         if self.maps.shape != (N, self.n_heads, n, n):
             raise ValueError(
@@ -63,42 +63,35 @@ class ArrayActivations:
         real = np.ones((N, n), dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
         if real.shape != (N, n) or np.any(real[:, 1:] > real[:, :-1]) or not np.all(real[:, 0]):
             raise ValueError(f"mask must have shape {(N, n)}, with real tokens before padding.")
-        self.model, self.folder = name, name
         self.lengths: NDArray[np.intp] = real.sum(axis=1)
-        self._check_finite()
-        identity = np.eye(self.head_dim, dtype=np.float32)
-        self.projection = np.stack([identity] * self.n_heads), np.zeros(self.head_dim)
-
-    def _check_finite(self) -> None:
-        """Raise for NaN or infinity at real tokens; padding may hold anything."""
-        for i, n in enumerate(self.lengths):
-            for kind, part in (("values", self.values[i, :n]), ("maps", self.maps[i, :, :n, :n])):
+        for i in range(N):
+            for kind, part in zip(("values", "maps"), self._real(i), strict=True):
                 if not np.all(np.isfinite(part)):
                     raise ValueError(f"{kind} of text {i} have NaN or infinity at real tokens.")
+        identity = np.eye(self.head_dim, dtype=np.float32)
+        self.projection = np.stack([identity] * self.n_heads), np.zeros(self.head_dim)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def tokens(self, i: int) -> list[str]:
-        """Names of the tokens of text i: the same for texts with the same values and maps."""
-        n = int(self.lengths[i])
-        parts = (self.values[i, :n], self.maps[i, :, :n, :n])
-        content = b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
-        name = hashlib.sha256(content).hexdigest()[:16]
-        return [f"{name}.{t}" for t in range(n)]
-
-    def segments(self, i: int) -> NDArray[np.int8]:
-        """Segments of text i: no token is special."""
-        return np.zeros(int(self.lengths[i]), dtype=np.int8)
-
     def __getitem__(self, i: int) -> TextActivations:
-        n = int(self.lengths[i])
-        V, A = self.values[i, :n], self.maps[i, :, :n, :n]
+        V, A = self._real(i)
         return TextActivations(
             tokens=self.tokens(i),
-            offsets=np.zeros((n, 2), dtype=np.int32),
-            segments=self.segments(i),
+            offsets=np.zeros((len(V), 2), dtype=np.int32),
+            segments=np.zeros(len(V), dtype=np.int8),  # no token is special
             values=V,
             heads=np.einsum("hts,she->the", A, V),
             maps=A,
         )
+
+    def tokens(self, i: int) -> list[str]:
+        """Names of the tokens of text i: the same for texts with the same values and maps."""
+        content = b"".join(np.ascontiguousarray(part).tobytes() for part in self._real(i))
+        name = hashlib.sha256(content).hexdigest()[:16]
+        return [f"{name}.{t}" for t in range(self.lengths[i])]
+
+    def _real(self, i: int) -> tuple[Array, Array]:
+        """Values and maps of text i without padding, which may hold anything."""
+        n = self.lengths[i]
+        return self.values[i, :n], self.maps[i, :, :n, :n]

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ._capture import Listener, count_tokens
 from ._loading import find
-from ._store import (
-    INDEX,
-    KINDS,
-    PROJECTION,
-    RECIPE,
-    Activations,
-    Recipe,
-    open_shard,
-    shard_name,
-    write_json,
-    write_shard,
-)
+from ._store import FORMAT, KINDS, PROJECTION, Activations, prepare, shard_names, write_shard
 from ._texts import Text, check_texts, fingerprint
 
 DTYPES = ("float32", "float16")
-
-
-class Report(Protocol):
-    """Called as texts are done."""
-
-    def __call__(self, done: int, total: int) -> None: ...
 
 
 class LongTextError(ValueError):
@@ -56,7 +40,7 @@ def extract(
     max_length: int | None = None,
     truncate: bool = False,
     overwrite: bool = False,
-    report: Report | None = None,
+    report: Callable[[int, int], None] | None = None,
 ) -> Activations:
     """Write what a layer's self-attention reads and writes to disk.
 
@@ -88,111 +72,72 @@ def extract(
     overwrite : bool, default=False
         Whether a folder that holds another extraction is emptied of it.
     report : callable, optional
-        Receives the texts done and their total after every batch.
+        Receives the texts done and their total after every batch that was not there yet.
 
     Returns
     -------
     Activations
     """
-    keep = _check_keep(keep)
+    given = {keep} if isinstance(keep, str) else set(keep)
+    if not given or not given <= set(KINDS):
+        raise ValueError(f"keep must be some of {KINDS}, got {keep!r}.")
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {DTYPES}, got {dtype!r}.")
-    _check_count("batch_size", batch_size)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size!r}.")
     texts = check_texts(texts)
     source = find(model)
     layer = source.check_layer(layer)
-    most = _check_length(max_length, source.limit)
-    _check_room(source.tokenizer, texts, most)
+    most = source.limit if max_length is None else max_length
+    special = source.tokenizer.num_special_tokens_to_add(pair=not isinstance(texts[0], str))
+    if not special < most <= source.limit:  # special tokens are never cut
+        raise ValueError(
+            f"max_length must be {special + 1} to {source.limit}: more than the special tokens of "
+            f"a text, and no more than the model reads; got {most}."
+        )
     if not truncate:
         _check_lengths(source.tokenizer, texts, most)
     listener = Listener(source.load(), source.tokenizer, layer)
-    recipe = Recipe(
-        model=source.name,
-        weights=listener.fingerprint(),
-        texts=fingerprint(texts),
-        n_texts=len(texts),
-        layer=layer,
-        n_layers=listener.n_layers,
-        n_heads=listener.n_heads,
-        head_dim=listener.head_dim,
-        dim=listener.dim,
-        keep=keep,
-        dtype=dtype,
-        batch_size=int(batch_size),
-        max_length=most,
-        truncate=bool(truncate),
-        **_versions(),
-    )
-    folder = _prepare(Path(out), recipe, overwrite)
-    _write_shards(listener, texts, recipe, folder, report)
+    recipe: dict[str, Any] = {
+        "format": FORMAT,
+        "model": source.name,
+        "weights": listener.fingerprint(),
+        "texts": fingerprint(texts),
+        "n_texts": len(texts),
+        "layer": layer,
+        **listener.sizes,
+        "keep": [kind for kind in KINDS if kind in given],
+        "dtype": dtype,
+        "batch_size": int(batch_size),
+        "max_length": int(most),
+        "truncate": bool(truncate),
+        **{name: version(name) for name in ("torch", "transformers")},
+    }
+    folder = Path(out)
+    prepare(folder, recipe, overwrite)
+    if not (folder / PROJECTION).exists():
+        write_shard(folder / PROJECTION, listener.output_projection())
+    for number, name in enumerate(shard_names(recipe)):
+        if not (folder / name).exists():
+            start = number * batch_size
+            batch = texts[start : start + batch_size]
+            tokens, tensors = listener(batch, most, recipe["keep"])
+            tensors |= {kind: _cast(tensors[kind], kind, dtype) for kind in recipe["keep"]}
+            write_shard(folder / name, tensors, tokens)
+            if report is not None:
+                report(start + len(batch), len(texts))
     return Activations.open(folder)
-
-
-def _write_shards(
-    listener: Listener, texts: list[Text], recipe: Recipe, folder: Path, report: Report | None
-) -> None:
-    """Shards that are not there yet, then the index, which says that all are."""
-    names = [shard_name(number) for number in range(-(-recipe.n_texts // recipe.batch_size))]
-    if all((folder / name).exists() for name in (INDEX, PROJECTION, *names)):
-        return
-    heads = (recipe.n_heads, recipe.head_dim, recipe.dim)
-    parts = {"weight": listener.weight.reshape(heads), "bias": listener.bias}
-    write_shard(folder / PROJECTION, parts)
-    for number, name in enumerate(names):
-        start, path = number * recipe.batch_size, folder / name
-        batch = texts[start : start + recipe.batch_size]
-        if not path.exists():
-            found = listener(batch, recipe.max_length, recipe.keep)
-            tensors = found.tensors | {
-                kind: _cast(found.tensors[kind], kind, recipe.dtype) for kind in recipe.keep
-            }
-            write_shard(path, tensors, found.tokens)
-        if report is not None:
-            report(start + len(batch), len(texts))
-    lengths = [
-        n for name in names for n in open_shard(folder / name).get_tensor("lengths").tolist()
-    ]
-    write_json(folder / INDEX, {"lengths": lengths})
 
 
 def _cast(value: Any, kind: str, dtype: str) -> Any:
     with np.errstate(over="ignore"):
         cast = value.astype(dtype, copy=False)
     if not np.all(np.isfinite(cast)):
-        cure = "; keep it in float32" if dtype == "float16" and np.all(np.isfinite(value)) else ""
-        raise ValueError(f"{kind} has values that {dtype} cannot hold (NaN or infinity){cure}.")
-    return cast
-
-
-def _check_keep(keep: Sequence[str]) -> tuple[str, ...]:
-    given = (keep,) if isinstance(keep, str) else tuple(keep)
-    if not given or not set(given) <= set(KINDS):
-        raise ValueError(f"keep must be some of {KINDS}, got {keep!r}.")
-    return tuple(kind for kind in KINDS if kind in given)
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
-
-
-def _check_length(max_length: int | None, limit: int) -> int:
-    if max_length is None:
-        return limit
-    _check_count("max_length", max_length)
-    if max_length > limit:
-        raise ValueError(f"max_length is {max_length}, but the model reads at most {limit} tokens.")
-    return int(max_length)
-
-
-def _check_room(tokenizer: Any, texts: list[Text], most: int) -> None:
-    """Special tokens are never cut: without room for another, texts would be longer than asked."""
-    special = tokenizer.num_special_tokens_to_add(pair=not isinstance(texts[0], str))
-    if most <= special:
         raise ValueError(
-            f"max_length is {most}, but {special} tokens of every text are special ones; allow "
-            f"{special + 1} at least."
+            f"{kind} has values that {dtype} cannot hold: NaN or infinity (for float16, all above "
+            "65,504)."
         )
+    return cast
 
 
 def _check_lengths(tokenizer: Any, texts: list[Text], most: int, step: int = 256) -> None:
@@ -202,36 +147,3 @@ def _check_lengths(tokenizer: Any, texts: list[Text], most: int, step: int = 256
         for number, n in enumerate(counts, start=start):
             if n > most:
                 raise LongTextError(number, texts[number], n, most)
-
-
-def _versions() -> dict[str, str]:
-    import torch
-    import transformers
-
-    return {"torch": torch.__version__, "transformers": transformers.__version__}
-
-
-def _prepare(folder: Path, recipe: Recipe, overwrite: bool) -> Path:
-    """The folder, with this recipe in it; what is there must be of the same one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / RECIPE).exists():
-        differences = recipe.differences(Recipe.read(folder))
-        if differences and not overwrite:
-            raise ValueError(
-                f"{folder} holds another extraction ({'; '.join(differences)}). Name another "
-                "folder, or overwrite it (--force)."
-            )
-        if differences:
-            _empty(folder)
-    elif not all(path.match(f"*{RECIPE}.*.part") for path in folder.iterdir()):  # drafts of it
-        raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
-    for draft in folder.glob("*.part"):  # half written by a process that was killed
-        draft.unlink()
-    recipe.write(folder)
-    return folder
-
-
-def _empty(folder: Path) -> None:
-    """Remove an extraction; its recipe last, so that a half-emptied folder is known as one."""
-    for path in (folder / INDEX, *folder.glob("shard-*.safetensors"), folder / PROJECTION):
-        path.unlink(missing_ok=True)

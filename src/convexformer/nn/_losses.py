@@ -42,19 +42,14 @@ def total_loss(
         raise ValueError(f"Scores have shape {tuple(F.shape)} and targets {tuple(Y.shape)}.")
     if mask is not None:
         Y = torch.where(mask[..., None], Y, torch.ones_like(Y))
-    values = _values(F, Y, _known(loss))
+    known = LOSSES.get(loss) if isinstance(loss, str) else loss
+    if known is None:
+        raise ValueError(f"loss must be one of {', '.join(LOSSES)} or a Loss, got {loss!r}.")
+    values = _values(F, Y, known)
     if mask is not None:
         values = torch.where(mask[..., None], values, torch.zeros_like(values))
     values = values.flatten(1).sum(1)  # (N,)
     return values.sum() if sample_weight is None else values @ sample_weight
-
-
-def _known(loss: str | Loss) -> Loss:
-    if isinstance(loss, Loss):
-        return loss
-    if loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)} or a Loss, got {loss!r}.")
-    return LOSSES[loss]
 
 
 def _values(F: Tensor, Y: Tensor, loss: Loss) -> Tensor:

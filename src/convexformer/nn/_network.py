@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from .._files import write_whole
 from ..problem.losses import Loss
 from ._losses import total_loss
-
-FORMAT = "convexformer.nn"
 
 
 class Network(nn.Module, ABC):
@@ -30,15 +28,13 @@ class Network(nn.Module, ABC):
     """
 
     config: dict[str, Any]
-    """Arguments of the constructor that are plain data, to build the network again."""
-    _array_arguments: ClassVar[tuple[str, ...]] = ()
-    """Arguments that are arrays; they live on as buffers of the same names."""
+    """Arguments of the constructor but for tensors, which live on as buffers of the same names."""
     kinds: ClassVar[dict[str, type[Network]]] = {}
     """Every class of networks by its name, for files."""
     intercept: Tensor | None
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         Network.kinds[cls.__name__] = cls
         cls.__init__ = _keeps_config(cls.__init__)  # type: ignore[method-assign]
 
@@ -96,11 +92,11 @@ class Network(nn.Module, ABC):
             raise FileExistsError(f"{path} exists already. Pass overwrite=True to replace it.")
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
         description = json.dumps({"class": type(self).__name__, "config": self.config})
-        write_whole(path, save(tensors, {"format": FORMAT, "network": description}))
+        write_whole(path, save(tensors, {"network": description}))
 
 
 def _keeps_config(init: Callable[..., None]) -> Callable[..., None]:
-    """A constructor that keeps its arguments in ``config``, but for arrays and the dtype."""
+    """A constructor that keeps its arguments in ``config``, but for tensors and the dtype."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)
@@ -109,9 +105,8 @@ def _keeps_config(init: Callable[..., None]) -> Callable[..., None]:
             given = signature.bind(self, *args, **kwargs)
             given.apply_defaults()
             options = given.arguments.pop("options", {})
-            arguments = given.arguments | options
-            others = {"self", "dtype", *self._array_arguments}
-            self.config = {k: v for k, v in arguments.items() if k not in others}
+            plain = {k: v for k, v in given.arguments.items() if not isinstance(v, Tensor)}
+            self.config = {k: v for k, v in (plain | options).items() if k not in ("self", "dtype")}
         init(self, *args, **kwargs)
 
     return wrapper
@@ -136,24 +131,19 @@ def load_network(path: str | os.PathLike[str]) -> Network:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
+            described = json.loads(file.metadata()["network"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is damaged or no safetensors file ({error}). Save the network again."
-        ) from error
-    if header.get("format") != FORMAT:
-        raise ValueError(f"{path} holds no network. Pass a file written by a network's save.")
-    try:
-        described = json.loads(header["network"])
-        kind = Network.kinds[described["class"]]
-        arrays = {name: tensors[name] for name in kind._array_arguments if name in tensors}
+        kind, config = Network.kinds[described["class"]], described["config"]
+        names = inspect.signature(kind).parameters.keys() & tensors.keys() - config.keys()
         with torch.random.fork_rng(devices=[]):  # the start it draws is overwritten
-            network = kind(**described["config"], **arrays)
+            network = kind(**config, **{name: tensors[name] for name in names})
         network.load_state_dict(tensors, assign=True)
+    except FileNotFoundError:
+        raise
     except Exception as error:  # as many kinds as there are ways to damage a file
         raise ValueError(
-            f"{path} holds a damaged network ({type(error).__name__}). Save the network again."
+            f"{path} holds no network that a network's save wrote, or is damaged "
+            f"({type(error).__name__}: {error}). Save the network again."
         ) from error
     return network
 
@@ -161,3 +151,9 @@ def load_network(path: str | os.PathLike[str]) -> Network:
 def real_tokens(X: Tensor, mask: Tensor | None) -> Tensor:
     """`X` with zeros at padding, whatever stood there."""
     return X if mask is None else torch.where(mask[..., None], X, torch.zeros_like(X))
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of `known`."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")

@@ -1,14 +1,14 @@
-"""Simplex attention: the alternative attention of the paper, one weight per position."""
+"""Simplex attention, the alternative attention of the paper: one weight per position."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..problem.heads import PENALTY_NAMES
-from ._network import Network, real_tokens
+from ._network import Network, check_choice, real_tokens
 
 PARAMETRIZATIONS = ("softmax", "projection")
 
@@ -80,7 +80,6 @@ class SimplexAttention(Network):
     True
     """
 
-    _array_arguments: ClassVar[tuple[str, ...]] = ("token_weights",)
     token_weights: Tensor | None
 
     def __init__(
@@ -143,6 +142,70 @@ class SimplexAttention(Network):
         if self.penalty == "token-output":
             return self.values.square().sum() + self.outputs.abs().sum(1).square().sum()
         return self.values.square().sum() + self.outputs.square().sum()
+
+
+class GatedFCN(SimplexAttention):
+    r"""Simplex attention with a gated-ReLU layer: a head counts only where its gate is open.
+
+    .. math:: F = \sum_j m_{g(j)}\, w_{1j}^T X\, w_{2j} w_{3j}^T + b, \qquad
+              m_{ig} = 1\{\langle U_g, X_i\rangle \ge t_g\}
+
+    Gates are fixed. Several heads share a gate: as many as the convex solution has nonzero blocks
+    under it, so one head per gate, as the paper prints it, is not enough in general.
+
+    Parameters
+    ----------
+    directions : Tensor of shape (g, n, d)
+    thresholds : Tensor of shape (g,)
+        ``-inf`` for a gate that is always open.
+    n_outputs : int
+    gate_of_head : Tensor of int of shape (h,)
+        The gate :math:`g(j)` of every head; ``torch.arange(g).repeat_interleave(r)`` gives each
+        gate r heads.
+    token_weights : Tensor of shape (g, n), optional
+        Penalty factors of the groups (gate, token).
+    **options
+        `penalty`, `parametrization`, `intercept` and `dtype`, as in :class:`SimplexAttention`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from convexformer.nn import GatedFCN
+    >>> directions, thresholds = torch.randn(3, 5, 2), torch.zeros(3)
+    >>> network = GatedFCN(directions, thresholds, n_outputs=1, gate_of_head=[0, 0, 1, 2])
+    >>> network(torch.zeros(10, 5, 2)).shape
+    torch.Size([10, 1])
+    """
+
+    directions: Tensor
+    thresholds: Tensor
+    gate_of_head: Tensor
+
+    def __init__(
+        self,
+        directions: Tensor,
+        thresholds: Tensor,
+        n_outputs: int,
+        gate_of_head: Tensor | list[int],
+        *,
+        token_weights: Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        gate_of_head = torch.as_tensor(gate_of_head, dtype=torch.long)
+        check_gates(directions, thresholds)
+        sizes = (*directions.shape[1:], n_outputs, len(gate_of_head))
+        super().__init__(*sizes, token_weights=token_weights, **options)
+        self.register_buffer("directions", directions)
+        self.register_buffer("thresholds", thresholds)
+        self.register_buffer("gate_of_head", gate_of_head)
+
+    def _scaled_attention(self) -> Tensor:
+        w1 = self.attention()
+        return w1 if self.token_weights is None else w1 / self.token_weights[self.gate_of_head]
+
+    def _open_gates(self, X: Tensor) -> Tensor:
+        score = X.flatten(1) @ self.directions.flatten(1).T  # (N, n d) @ (n d, g) -> (N, g)
+        return (score >= self.thresholds).to(X.dtype)[:, self.gate_of_head]  # (N, h)
 
 
 class SequenceAttention(Network):
@@ -210,7 +273,10 @@ class SequenceAttention(Network):
         return self.values.abs().sum((1, 2)).square().sum() + self.outputs.square().sum()
 
 
-def check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise unless `value` is one of `known`."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+def check_gates(directions: Tensor, thresholds: Tensor) -> None:
+    """Raise unless these are gates."""
+    if directions.ndim != 3 or thresholds.shape != directions.shape[:1]:
+        raise ValueError(
+            "Gates are directions (g, n, d) with thresholds (g,), got "
+            f"{tuple(directions.shape)} and {tuple(thresholds.shape)}."
+        )

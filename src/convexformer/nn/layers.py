@@ -1,19 +1,71 @@
-"""The gated layer of Theorem 3 as a part of larger networks."""
+"""Layers whose training is a convex problem on fixed inputs: the program itself, and with gates."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ._gated import check_gates, sum_open
-from ._network import Network, real_tokens
-from ._simplex import check_choice
+from ..problem.heads import PENALTY_NAMES
+from ._network import Network, check_choice, real_tokens
+from ._simplex import check_gates
 
 OUTPUTS = ("sequence", "vector")
 PENALTIES = ("token", "token-output")
+
+
+class ConvexLayer(Network):
+    r"""The convex program itself as a layer: its objective is convex in its parameters.
+
+    .. math:: F_i = \sum_k X_{ik} Z_k + b, \qquad \mathrm{decay} = 2\,\mathrm{penalty}(Z)
+
+    Convex on fixed inputs only: below a trained embedding, or stacked, nothing here is. With gates
+    it is a :class:`~convexformer.nn.GatedLayer` whose output is a vector.
+
+    Parameters
+    ----------
+    n_tokens, dim, n_outputs : int
+    penalty : {"token-output", "token", "nuclear"}
+    intercept : bool
+
+    Examples
+    --------
+    >>> import torch
+    >>> from convexformer.nn import ConvexLayer
+    >>> layer = ConvexLayer(n_tokens=5, dim=3, n_outputs=2)
+    >>> layer(torch.zeros(10, 5, 3)).shape, layer.is_convex
+    (torch.Size([10, 2]), True)
+    """
+
+    is_convex = True
+
+    def __init__(
+        self,
+        n_tokens: int,
+        dim: int,
+        n_outputs: int,
+        *,
+        penalty: str = "token-output",
+        intercept: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("penalty", penalty, PENALTY_NAMES)
+        self.penalty = penalty
+        self.Z = nn.Parameter(torch.zeros(n_tokens, dim, n_outputs, dtype=dtype))
+        self._add_intercept(intercept, n_outputs, dtype=dtype)
+
+    def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Scores ``(N, c)`` of tokens ``(N, n, d)``."""
+        X = real_tokens(X, mask)
+        return self._shifted(X.flatten(1) @ self.Z.flatten(0, 1))  # (N, n d) @ (n d, c) -> (N, c)
+
+    def decay(self) -> Tensor:
+        """Twice the penalty, so that ``beta / 2 * decay`` is ``beta * penalty``."""
+        if self.penalty == "nuclear":
+            return 2 * torch.linalg.svdvals(self.Z).sum()
+        axes = 1 if self.penalty == "token-output" else (1, 2)
+        return 2 * torch.linalg.vector_norm(self.Z, dim=axes).sum()
 
 
 class GatedLayer(Network):
@@ -72,7 +124,7 @@ class GatedLayer(Network):
     torch.Size([10, 2])
     """
 
-    _array_arguments: ClassVar[tuple[str, ...]] = ("directions", "thresholds")
+    is_convex = True
     directions: Tensor
     thresholds: Tensor
     seen: Tensor | None
@@ -102,10 +154,13 @@ class GatedLayer(Network):
             directions = gaussian_directions(n_gates, n_tokens, dim, dtype)
         if thresholds is None:
             thresholds = torch.zeros(len(directions), dtype=directions.dtype)
-        check_gates(directions, thresholds, n_tokens, dim)
+        check_gates(directions, thresholds)
         c, P = dim if n_outputs is None else n_outputs, n_tokens if outputs == "sequence" else 1
-        if min(c, directions.numel()) < 1:
-            raise ValueError("n_tokens, dim, n_outputs and n_gates must be at least 1.")
+        if directions.shape[1:] != (n_tokens, dim) or min(c, directions.numel()) < 1:
+            raise ValueError(
+                "n_tokens, dim, n_outputs and n_gates must be at least 1, and directions of shape "
+                f"(g, {n_tokens}, {dim}), got {tuple(directions.shape)} for {c} outputs."
+            )
         self.register_buffer("directions", directions)
         self.register_buffer("thresholds", thresholds)
         self.Z = nn.Parameter(torch.empty(len(directions), n_tokens, dim, P, c, dtype=dtype))
@@ -124,11 +179,6 @@ class GatedLayer(Network):
                 self.Z.mul_(scale[:, None, :, None])
             if self.intercept is not None:
                 self.intercept.zero_()
-
-    @property
-    def is_convex(self) -> bool:
-        """Whether `objective` is convex in the parameters: yes, on fixed inputs."""
-        return True
 
     @property
     def group_axes(self) -> tuple[int, ...]:
@@ -166,12 +216,19 @@ class GatedLayer(Network):
         gates : Tensor of bool, optional
             Frozen gates, of the shape that :meth:`gates` returns, in place of those of `X`.
         """
-        self._check(X, X.shape[1:] == self.directions.shape[1:], mask, gates)
+        self._check(X, mask, gates)
         X = real_tokens(X, mask)
         m = self.gates(X) if gates is None else gates
         h, _, _, P, c = self.Z.shape
-        by_gate = X.flatten(1) @ self._weights()  # (B, n d) @ (n d, h P c)
-        return self._finish(sum_open(by_gate.unflatten(1, (h, P, c)), m))
+        Z = self.Z if self.seen is None else self.Z.where(self.seen[:, None, :, None], 0.0)
+        W = Z.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)  # (n d, h P c)
+        by_gate = (X.flatten(1) @ W).unflatten(1, (h, P, c))  # (B, h, P, c)
+        m = m.to(by_gate.dtype)
+        if self.seen is None:  # all positions share the gates (B, h, 1): one product per sample
+            Y = (m.transpose(1, 2) @ by_gate.flatten(2)).view_as(by_gate[:, 0])
+        else:
+            Y = (by_gate * m[..., None]).sum(1)
+        return self._finish(Y)
 
     def from_table(
         self,
@@ -193,9 +250,9 @@ class GatedLayer(Network):
         mask, gates
             As in :meth:`forward`.
         """
-        _, n, d, P, c = self.Z.shape
-        self._check(tokens, tokens.shape[1:] == (n,) and table.shape[1:] == (d,), mask, gates)
+        _, n, _, P, c = self.Z.shape
         X = functional.embedding(tokens, table)  # (B, n, d); unlike an index, it refuses -1
+        self._check(X, mask, gates)
         if self.seen is not None or not len(tokens):
             return self(X, mask, gates)
         m = (self.gates(X, mask) if gates is None else gates)[:, :, 0]  # (B, h)
@@ -205,28 +262,20 @@ class GatedLayer(Network):
             parts.append(sum_by_token(tokens[:, k], table, self.Z[:, k].flatten(2), read))
         return self._finish(torch.stack(parts).sum(0).unflatten(1, (P, c)))
 
-    def _weights(self) -> Tensor:
-        """Z as ``(n d, h P c)``, zero where a causal layer must not look."""
-        Z = self.Z if self.seen is None else self.Z.where(self.seen[:, None, :, None], 0.0)
-        return Z.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
-
     def _finish(self, Y: Tensor) -> Tensor:
         """Outputs ``(B, P, c)``, or ``(B, c)``, of gated sums ``(B, P, c)``."""
         Y = self._shifted(Y)
         return Y if self.outputs == "sequence" else Y[:, 0]
 
-    def _check(self, given: Tensor, fits: bool, mask: Tensor | None, gates: Tensor | None) -> None:
-        (h, n, d), B = self.directions.shape, len(given)
-        if not fits:
-            raise ValueError(
-                f"This layer reads tokens of shape (B, {n}, {d}), or int tokens (B, {n}) with a "
-                f"table (V, {d}); got {tuple(given.shape)}. Pad sequences and pass a mask."
-            )
-        if mask is not None and mask.shape != (B, n):
-            raise ValueError(f"mask must have shape {(B, n)}, got {tuple(mask.shape)}.")
-        expected = (B, h, 1 if self.seen is None else n)
-        if gates is not None and gates.shape != expected:
-            raise ValueError(f"gates must have shape {expected}, got {tuple(gates.shape)}.")
+    def _check(self, X: Tensor, mask: Tensor | None, gates: Tensor | None) -> None:
+        (h, n, d), B = self.directions.shape, len(X)
+        shapes = {"X": (B, n, d), "mask": (B, n), "gates": (B, h, 1 if self.seen is None else n)}
+        for (name, shape), given in zip(shapes.items(), (X, mask, gates), strict=True):
+            if given is not None and given.shape != shape:
+                raise ValueError(
+                    f"In a layer of {n} tokens {name} must have shape {shape}, got "
+                    f"{tuple(given.shape)}. Pad sequences and pass a mask."
+                )
 
 
 def gaussian_directions(h: int, n: int, d: int, dtype: torch.dtype | None = None) -> Tensor:

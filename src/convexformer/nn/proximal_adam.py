@@ -79,20 +79,25 @@ class ProximalAdam(torch.optim.Optimizer):
         beta: float = 0.0,
         group_axes: tuple[int, ...] = (),
     ) -> None:
-        options = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "beta": beta,
-            "group_axes": group_axes,
-        }
+        options: dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "amsgrad": amsgrad}
+        options |= {"weight_decay": weight_decay, "beta": beta, "group_axes": group_axes}
         super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own."""
-        _check_options(self.defaults | param_group)
+        options = self.defaults | param_group
+        if not all(0 <= beta < 1 for beta in options["betas"]):
+            raise ValueError(f"betas must lie in [0, 1), got {options['betas']}.")
+        if not options["eps"] > 0:
+            raise ValueError(f"eps must be positive, got {options['eps']}.")
+        for name in ("lr", "weight_decay", "beta"):
+            if not options[name] >= 0:
+                raise ValueError(f"{name} must not be negative, got {options[name]}.")
+        if options["beta"] and not options["group_axes"]:
+            raise ValueError(
+                "beta > 0 needs group_axes, the axes of a parameter that lie within a group; "
+                "layers tell theirs: beta=0.1, group_axes=layer.group_axes."
+            )
         super().add_param_group(param_group)
 
     @torch.no_grad()
@@ -111,35 +116,24 @@ class ProximalAdam(torch.optim.Optimizer):
     def _step_one(self, Z: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         if gradient.is_sparse:
             raise ValueError("ProximalAdam needs dense gradients; pass sparse=False to the layer.")
-        lr, (beta1, beta2) = group["lr"], group["betas"]
-        m, D, step = self._moments(Z, gradient, group)
-        D.div_((1 - beta2**step) ** 0.5).add_(group["eps"])
-        if group["weight_decay"]:
-            Z.mul_(1 - lr * group["weight_decay"])
-        if not group["beta"] or not lr:  # without a step there is nothing to shrink
-            Z.addcdiv_(m, D, value=-float(lr) / (1 - beta1**step))
-            return
-        near = torch.linalg.vector_norm(Z, dim=group["group_axes"], keepdim=True)
-        V = Z.addcdiv(m, D, value=-float(lr) / (1 - beta1**step))
-        Z.copy_(prox_group_norm(V, D, float(lr) * group["beta"], group["group_axes"], near))
-
-    def _moments(
-        self, Z: Tensor, gradient: Tensor, group: dict[str, Any]
-    ) -> tuple[Tensor, Tensor, int]:
-        """The first moment, the root of the second (a copy), both not corrected, and the step."""
-        state, (beta1, beta2) = self.state[Z], group["betas"]
+        lr, (beta1, beta2), axes = float(group["lr"]), group["betas"], group["group_axes"]
+        state = self.state[Z]
         if not state:
-            state["step"] = 0
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(Z), torch.zeros_like(Z)
-            if group["amsgrad"]:
-                state["max_exp_avg_sq"] = torch.zeros_like(Z)
+            names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 2 + group["amsgrad"]]
+            state.update({name: torch.zeros_like(Z) for name in names}, step=0)
         state["step"] += 1
         m, v = state["exp_avg"], state["exp_avg_sq"]
         m.lerp_(gradient, 1 - beta1)
         v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         if group["amsgrad"]:
             v = torch.maximum(state["max_exp_avg_sq"], v, out=state["max_exp_avg_sq"])
-        return m, v.sqrt(), state["step"]
+        D = v.sqrt().div_((1 - beta2 ** state["step"]) ** 0.5).add_(group["eps"])
+        if group["weight_decay"]:
+            Z.mul_(1 - lr * group["weight_decay"])
+        near = torch.linalg.vector_norm(Z, dim=axes, keepdim=True) if group["beta"] else None
+        Z.addcdiv_(m, D, value=-lr / (1 - beta1 ** state["step"]))
+        if group["beta"] and lr:  # without a step there is nothing to shrink
+            Z.copy_(prox_group_norm(Z, D, lr * group["beta"], axes, near))
 
 
 def prox_group_norm(
@@ -196,19 +190,3 @@ def prox_group_norm(
         s = ahead
     # asked this way round, what is not a number stays so, and is not hidden as a zero
     return torch.where(size <= strength, 0.0, A * (s / (D * s + strength)))
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    beta1, beta2 = options["betas"]
-    if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
-        raise ValueError(f"betas must lie in [0, 1), got {options['betas']}.")
-    if not options["eps"] > 0:
-        raise ValueError(f"eps must be positive, got {options['eps']}.")
-    for name in ("lr", "weight_decay", "beta"):
-        if not options[name] >= 0:
-            raise ValueError(f"{name} must not be negative, got {options[name]}.")
-    if options["beta"] and not options["group_axes"]:
-        raise ValueError(
-            "beta > 0 needs group_axes, the axes of a parameter that lie within a group; "
-            "layers tell theirs: beta=0.1, group_axes=layer.group_axes."
-        )

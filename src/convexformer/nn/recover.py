@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ..problem.gated import Gates
 from ..problem.heads import Heads, SequenceHeads, recover_heads, recover_sequence_heads
-from ._gated import GatedFCN
-from ._simplex import SequenceAttention, SimplexAttention
+from ._simplex import GatedFCN, SequenceAttention, SimplexAttention
 
+EXACT: dict[str, Any] = {"parametrization": "projection", "dtype": torch.float64}
+"""Attention by exact projection: the optimum is at vertices, which a softmax only approaches."""
 N = TypeVar("N", SimplexAttention, SequenceAttention)
 
 
@@ -58,32 +59,23 @@ def to_network(
     """
     heads = recover_heads(Z, penalty, weights)
     n_groups, d, c = np.shape(Z)
-    g, n = (1, n_groups) if gates is None else _gate_shape(gates, n_groups, d)
-    scale = None if heads.weights is None else _tensor(heads.weights)
-    options: dict[str, Any] = {
-        "penalty": penalty,
-        "parametrization": "projection",  # only this one reaches vertices
-        "intercept": intercept is not None,
-        "dtype": torch.float64,
-    }
+    options = EXACT | {"penalty": penalty, "intercept": intercept is not None}
+    if heads.weights is not None:
+        options["token_weights"] = _tensor(heads.weights)
     if gates is None:
-        network = SimplexAttention(n, d, c, len(heads), token_weights=scale, **options)
-    else:
-        scale = None if scale is None else scale.reshape(g, n)
-        arrays = _tensor(gates.directions), _tensor(gates.thresholds)
-        of_head = torch.as_tensor(heads.groups // n)
-        network = GatedFCN(*arrays, c, of_head, token_weights=scale, **options)
-    return _written(network, np.eye(n)[heads.groups % n], heads, intercept)
-
-
-def _gate_shape(gates: Gates, n_groups: int, dim: int) -> tuple[int, int]:
-    g, n, d = np.shape(gates.directions)
-    if g * n != n_groups or d != dim:
+        network = SimplexAttention(n_groups, d, c, len(heads), **options)
+        return _written(network, np.eye(n_groups)[heads.groups], heads, intercept)
+    g, n, dim = np.shape(gates.directions)
+    if (g * n, dim) != (n_groups, d):
         raise ValueError(
-            f"Z has {n_groups} groups of {dim} channels, but {g} gates over {n} tokens of {d} "
+            f"Z has {n_groups} groups of {d} channels, but {g} gates over {n} tokens of {dim} "
             f"channels make {g * n} groups. Pass the gates the model was fitted with."
         )
-    return g, n
+    arrays = _tensor(gates.directions), _tensor(gates.thresholds)
+    if heads.weights is not None:
+        options["token_weights"] = options["token_weights"].reshape(g, n)
+    gated = GatedFCN(*arrays, c, torch.as_tensor(heads.groups // n), **options)
+    return _written(gated, np.eye(n)[heads.groups % n], heads, intercept)
 
 
 def to_sequence_network(
@@ -115,41 +107,9 @@ def to_sequence_network(
     if attention == "substochastic":  # what a row leaves unused is its last entry
         rest = 1.0 - rows.sum(axis=2, keepdims=True)
         rows = np.concatenate([rows, np.maximum(rest, 0.0)], axis=2)
-    options: dict[str, Any] = {"parametrization": "projection", "dtype": torch.float64}
-    options |= {"attention": attention, "intercept": intercept is not None}
+    options = EXACT | {"attention": attention, "intercept": intercept is not None}
     network = SequenceAttention(n, d, c, len(heads), **options)
     return _written(network, rows, heads, intercept)
-
-
-def to_network_from_parts(
-    *,
-    coef: ArrayLike,
-    intercept: ArrayLike | None,
-    penalty: str,
-    gates: Gates | None = None,
-    token_weights: ArrayLike | None = None,
-) -> SimplexAttention:
-    """:func:`to_network` for coefficients as estimators hold them.
-
-    Parameters
-    ----------
-    coef : array-like of shape (c, n, d), or (c, gates, n, d) for a gated model
-    intercept : array-like of shape (c,), optional
-    penalty : {"token-output", "token", "nuclear"}
-    gates : Gates, optional
-        Needed where `coef` has gates.
-    token_weights : array-like of shape (n,) or (gates * n,), optional
-        Penalty factors of the tokens, the same under every gate; or of the (gate, token) groups.
-    """
-    Z = np.moveaxis(np.asarray(coef, dtype=np.float64), 0, -1)  # (n, d, c) or (gates, n, d, c)
-    if (Z.ndim == 4) != (gates is not None):
-        raise ValueError(
-            f"coef of shape {np.shape(coef)} goes {'with' if Z.ndim == 4 else 'without'} gates."
-        )
-    weights = None if token_weights is None else np.asarray(token_weights, dtype=np.float64)
-    if Z.ndim == 4 and weights is not None and len(weights) == Z.shape[1]:
-        weights = np.tile(weights, len(Z))
-    return to_network(Z.reshape(-1, *Z.shape[-2:]), intercept, penalty, gates, weights)
 
 
 def network_of(estimator: Any) -> SimplexAttention:
@@ -176,16 +136,14 @@ def network_of(estimator: Any) -> SimplexAttention:
     >>> np.allclose(network(torch.tensor(X)).detach()[:, 0], model.predict(X))
     True
     """
-    gates = None
+    Z = np.moveaxis(estimator.coef_, 0, -1)  # (n, d, c), or (gates, n, d, c)
+    weights, gates = estimator._penalty_weights(), None
     if hasattr(estimator, "gate_directions_"):
         gates = Gates(estimator.gate_directions_, estimator.gate_thresholds_)
-    return to_network_from_parts(
-        coef=estimator.coef_,
-        intercept=estimator.intercept_,
-        penalty=estimator.penalty,
-        gates=gates,
-        token_weights=estimator._penalty_weights(),
-    )
+        if weights is not None and len(weights) == Z.shape[1]:  # those of tokens, under every gate
+            weights = np.tile(weights, len(Z))
+    Z = Z.reshape(-1, *Z.shape[-2:])
+    return to_network(Z, estimator.intercept_, estimator.penalty, gates, weights)
 
 
 def _tensor(array: ArrayLike) -> Tensor:
@@ -199,11 +157,8 @@ def _written(
     numbers = {"theta": theta, "values": heads.values, "outputs": heads.outputs}
     if intercept is not None:
         numbers["intercept"] = intercept
-    for name, array in numbers.items():
-        parameter, value = getattr(network, name), _tensor(array)
-        if value.shape != parameter.shape:
-            shape = tuple(parameter.shape)
-            raise ValueError(f"{name} must have shape {shape}, got {tuple(value.shape)}.")
-        with torch.no_grad():
-            parameter.copy_(value)
+    try:
+        network.load_state_dict({k: _tensor(x) for k, x in numbers.items()}, strict=False)
+    except RuntimeError as error:  # names the array, its shape and the one it should have
+        raise ValueError(str(error)) from error
     return network

@@ -7,11 +7,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ._network import Network
-from ._simplex import check_choice
-from .layers import OUTPUTS, PENALTIES, GatedLayer
+from .layers import GatedLayer
 
 
 @dataclass(frozen=True)
@@ -71,15 +69,10 @@ class GatedTransformerConfig:
     tables: bool = True
 
     def __post_init__(self) -> None:
-        check_choice("outputs", self.outputs, OUTPUTS)
-        check_choice("penalty", self.penalty, PENALTIES)
         if self.vocabulary is not None and self.n_features is not None:
             raise ValueError("Inputs are either tokens or features: give vocabulary or n_features.")
-        for name in ("n_tokens", "n_outputs", "dim", "n_layers", "n_gates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.causal and self.outputs == "vector":
-            raise ValueError('A vector reads all tokens. Pass outputs="sequence" with causal=True.')
+        if self.n_layers < 1:
+            raise ValueError(f"n_layers must be at least 1, got {self.n_layers}.")
 
 
 class GatedTransformer(Network):
@@ -158,7 +151,7 @@ class GatedTransformer(Network):
         mask : Tensor of bool of shape (B, n), optional
             True where a token is real.
         """
-        fixed = self._gate_inputs(inputs)  # (B, n, d), or None
+        fixed = self._gate_inputs(inputs)
         first, *others = self.gated_layers
         gates = None if fixed is None else first.gates(fixed, mask)
         if isinstance(self.embedding, nn.Embedding) and self._use_table(len(inputs)):
@@ -182,11 +175,10 @@ class GatedTransformer(Network):
         """What frozen gates read, ``(B, n, d)``; None where gates read what their layer reads."""
         if not self.settings.frozen_gates:
             return None
-        if self.first_embedding is None:
+        if self.embedding is None:
             return inputs
-        if isinstance(self.embedding, nn.Embedding):
-            return functional.embedding(inputs, self.first_embedding)
-        return inputs @ self.first_embedding.T
+        weight = cast(Tensor, self.first_embedding)
+        return torch.func.functional_call(self.embedding, {"weight": weight}, (inputs,))
 
     def decay(self) -> Tensor:
         """Twice the layers' penalties, and the sum of squares of embedding and readout.
@@ -194,15 +186,8 @@ class GatedTransformer(Network):
         Intercepts are not decayed.
         """
         ends = [part for part in (self.embedding, self.readout) if part is not None]
-        matrices = [part.weight for part in ends]
-        return torch.stack(
-            [layer.decay() for layer in self.gated_layers] + [W.square().sum() for W in matrices]
-        ).sum()
-
-    def other_parameters(self) -> list[nn.Parameter]:
-        """All that is not a layer's Z."""
-        penalised = {id(layer.Z) for layer in self.gated_layers}
-        return [p for p in self.parameters() if id(p) not in penalised]
+        decays = [part.weight.square().sum() for part in ends]
+        return torch.stack([layer.decay() for layer in self.gated_layers] + decays).sum()
 
     def parameter_groups(self, **penalised: Any) -> list[dict[str, Any]]:
         """Parameters for an optimiser: the layers' Z first, all others second.
@@ -213,12 +198,9 @@ class GatedTransformer(Network):
             Options of the first group alone, such as ``beta=1e-3`` for :class:`ProximalAdam` or
             ``weight_decay=0`` for any.
         """
-        axes = self.gated_layers[0].group_axes
-        Zs = [layer.Z for layer in self.gated_layers]
-        return [
-            {"params": Zs, "group_axes": axes, **penalised},
-            {"params": self.other_parameters()},
-        ]
+        Zs, axes = [layer.Z for layer in self.gated_layers], self.gated_layers[0].group_axes
+        others = [p for p in self.parameters() if all(p is not Z for Z in Zs)]
+        return [{"params": Zs, "group_axes": axes, **penalised}, {"params": others}]
 
 
 def _embedding(
@@ -237,16 +219,13 @@ def _embedding(
 
 def _layer(settings: GatedTransformerConfig, last: bool, dtype: torch.dtype | None) -> GatedLayer:
     to_scores = last and not settings.readout
+    shared = ("n_tokens", "dim", "n_gates", "causal", "penalty")
     layer = GatedLayer(
-        settings.n_tokens,
-        settings.dim,
-        settings.n_outputs if to_scores else settings.dim,
-        settings.n_gates,
+        n_outputs=settings.n_outputs if to_scores else settings.dim,
         outputs=settings.outputs if last else "sequence",
-        causal=settings.causal,
-        penalty=settings.penalty,
         intercept=to_scores,
         dtype=dtype,
+        **{name: getattr(settings, name) for name in shared},
     )
     if settings.always_open:
         layer.thresholds[0] = -torch.inf

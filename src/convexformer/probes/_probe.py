@@ -13,7 +13,7 @@ from joblib import Parallel, cpu_count, delayed
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ..activations import Activations, ArrayActivations
+from ..activations import Activations, ArrayActivations, TextActivations
 from ._results import HeadProbe, LayerProbe
 from ._static import Part, Places, fit_static, is_causal, mean_attention, mixing, share
 
@@ -101,9 +101,10 @@ def probe(
     n_targets = tuple(int(found.lengths[part].sum()) for part in texts.parts)
     _warn_if_few(n_targets[0], len(texts.places.names) * found.head_dim, sum(map(len, texts.parts)))
     heads = []
+    workers = min(MOST_AT_ONCE, cpu_count()) if n_jobs is None else n_jobs
     jobs = (delayed(_probe_head)(texts, head, tol) for head in range(found.n_heads))
     with threadpool_limits(limits=1):  # heads side by side: their matrices are small
-        for head in Parallel(_workers(n_jobs), prefer="threads", return_as="generator")(jobs):
+        for head in Parallel(workers, prefer="threads", return_as="generator")(jobs):
             heads.append(head)
             if report is not None:
                 report(len(heads), found.n_heads)
@@ -121,10 +122,6 @@ def probe(
     )
 
 
-def _workers(n_jobs: int | None) -> int:
-    return min(MOST_AT_ONCE, cpu_count()) if n_jobs is None else n_jobs
-
-
 def _check(found: Source, window: int, max_texts: int, tol: float) -> None:
     missing = [kind for kind in NEEDED if kind not in found.keep]
     if missing:
@@ -133,7 +130,7 @@ def _check(found: Source, window: int, max_texts: int, tol: float) -> None:
             f"{', '.join(NEEDED)} kept."
         )
     for name, value in (("window", window), ("max_texts", max_texts)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        if value < 1:
             raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol!r}.")
@@ -174,19 +171,16 @@ class _Texts:
 
     def __init__(self, found: Source, window: int, parts: list[NDArray[np.intp]]) -> None:
         self.found, self.parts = found, parts
-        used = np.concatenate(parts).tolist()
-        separators = {i: _inner_separators(found, i) for i in used}
-        causal = is_causal(np.asarray(found[int(i)].maps) for i in parts[0])
-        self.places = Places(window, causal, any(np.any(flags) for flags in separators.values()))
-        self.attention = mean_attention(
-            found, (int(i) for i in parts[0]), self.places, separators
-        )  # (heads, places)
-        self.arrays = [self._arrays(part, separators) for part in parts]
+        train = parts[0].tolist()
+        causal = is_causal(np.asarray(found[i].maps) for i in train)
+        self.separators = {i: _inner_separators(found[i]) for part in parts for i in part.tolist()}
+        inner = any(flags.any() for flags in self.separators.values())
+        self.places = Places(window, causal, inner)
+        self.attention = mean_attention(found, train, self.places, self.separators)  # by head
+        self.arrays = [self._arrays(part) for part in parts]
 
-    def _arrays(
-        self, part: NDArray[np.intp], separators: dict[int, NDArray]
-    ) -> tuple[NDArray, ...]:
-        """Values and outputs of some texts, padded, with masks."""
+    def _arrays(self, part: NDArray[np.intp]) -> tuple[NDArray, ...]:
+        """Values and outputs of some texts, padded, with masks of tokens and of separators."""
         lengths = self.found.lengths[part]
         n, heads, e = int(lengths.max()), self.found.n_heads, self.found.head_dim
         V = np.zeros((len(part), n, heads, e), dtype=np.float32)
@@ -194,7 +188,7 @@ class _Texts:
         for j, i in enumerate(part):
             text = self.found[int(i)]
             V[j, : lengths[j]], Y[j, : lengths[j]] = text.values, text.heads
-            flags[j, : lengths[j]] = separators[int(i)]
+            flags[j, : lengths[j]] = self.separators[int(i)]
         return V, Y, np.arange(n) < lengths[:, None], flags
 
     def of_head(self, head: int) -> list[Part]:
@@ -208,9 +202,9 @@ class _Texts:
         return parts
 
 
-def _inner_separators(found: Source, i: int) -> NDArray[np.bool_]:
+def _inner_separators(text: TextActivations) -> NDArray[np.bool_]:
     """Special tokens of a text other than its first and last."""
-    special = found.segments(i) == -1
+    special = text.segments == -1
     special[[0, -1]] = False
     return np.asarray(special)
 

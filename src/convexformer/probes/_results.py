@@ -77,8 +77,8 @@ class HeadProbe:
         """A head that writes the same everywhere: the mean explains all of it."""
         nothing = np.zeros(len(names))
         found: dict[str, Any] = dict.fromkeys(_SHARES, math.nan) | dict.fromkeys(_ARRAYS, nothing)
-        found |= {"model_attention": model_attention, "betas": nothing[:0]}
-        found |= {"validation": nothing[:0], "certificate": Certificate(0.0, 0.0, 0.0, 0.0)}
+        found |= {"model_attention": model_attention, "certificate": Certificate(0, 0, 0, 0)}
+        found |= dict.fromkeys(("betas", "validation"), nothing[:0])
         return cls(head=head, names=names, **found)
 
     @property
@@ -121,13 +121,12 @@ class HeadProbe:
     def from_dict(cls, described: dict[str, Any]) -> Self:
         """What :meth:`to_dict` described, also after JSON."""
         given = {name: described[name] for name in cls.__dataclass_fields__}
-        for name in _ARRAYS:
-            given[name] = np.asarray(given[name], dtype=np.float64)
-        for name in _SHARES:
-            given[name] = math.nan if given[name] is None else float(given[name])  # JSON has no NaN
-        c = given["certificate"]
-        certificate = Certificate(*(c[name] for name in ("primal", "dual", "beta", "beta_max")))
-        return cls(**given | {"names": tuple(given["names"]), "certificate": certificate})
+        given |= {name: np.asarray(given[name], dtype=np.float64) for name in _ARRAYS}
+        given |= {name: math.nan for name in _SHARES if given[name] is None}  # JSON has no NaN
+        names = ("primal", "dual", "beta", "beta_max")
+        certificate = [given["certificate"][name] for name in names]
+        given |= {"certificate": Certificate(*certificate), "names": tuple(given["names"])}
+        return cls(**given)
 
 
 @dataclass(frozen=True)
@@ -193,6 +192,4 @@ class LayerProbe:
         """What :meth:`to_dict` described, also after JSON."""
         given = {name: described[name] for name in cls.__dataclass_fields__}
         given["heads"] = [HeadProbe.from_dict(head) for head in described["heads"]]
-        for name in ("n_texts", "n_targets"):
-            given[name] = tuple(given[name])
-        return cls(**given)
+        return cls(**given | {name: tuple(given[name]) for name in ("n_texts", "n_targets")})

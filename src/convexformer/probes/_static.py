@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -286,36 +287,30 @@ def mean_attention(
     Tokens that are landmarks count as these and not at their offsets; of an offset, the mean is
     over targets that have such a token. What is left of a target's attention counts for the mean.
     """
-    offsets = places.offsets
-    window, names = list(offsets.window), list(places.names)
+    names, window = places.names, len(places.offsets.window)
     total = np.zeros((activations.n_heads, len(names)))
     count = np.zeros(len(names))
     for i in texts:
-        A = activations[i].maps
-        assert A is not None
-        n = A.shape[1]
-        landmark = np.zeros(n, dtype=bool)
-        for k, name in enumerate(names[len(window) :], start=len(window)):
-            flagged = _flags(name, n, separators[i])
-            landmark |= flagged
-            total[:, k] += A[:, :, flagged].sum(axis=(1, 2), dtype=np.float64)
-            count[k] += n
-        for k, offset in enumerate(window):
-            plain = ~landmark[max(0, offset) : max(0, n + min(0, offset))]  # sources of this offset
-            along = np.diagonal(A, offset, axis1=1, axis2=2)[:, plain]
-            total[:, k] += along.sum(axis=1, dtype=np.float64)
-            count[k] += np.count_nonzero(plain)
+        A: Any = activations[i].maps
+        seen = _seen(names, A.shape[1], separators[i])  # (places, targets, sources)
+        landmarks = seen[window:].any(axis=(0, 1))
+        seen[:window, :, landmarks] = False
+        total += np.einsum("hts,kts->hk", A, seen, dtype=np.float64, optimize=True)
+        count[:window] += seen[:window].sum(axis=(1, 2))
+        count[window:] += A.shape[1]
     mean = total / np.maximum(1, count)
     rest = [k for k, name in enumerate(names) if name.startswith("mean")]
     mean[:, rest] = np.maximum(0.0, 1.0 - mean.sum(axis=1, keepdims=True))
     return mean
 
 
-def _flags(name: str, n: int, separators: NDArray) -> NDArray[np.bool_]:
-    """Tokens of a text that are this landmark; those of a mean are none in particular."""
-    at = np.arange(n)
-    if name == "first":
-        return np.asarray(at == 0)
-    if name == "last":
-        return np.asarray(at == n - 1)
-    return separators if name == "separators" else np.zeros(n, dtype=bool)
+def _seen(names: tuple[str, ...], n: int, separators: NDArray) -> NDArray[np.bool_]:
+    """Which token is which place of which target, ``(places, n, n)``; a mean is none of them."""
+    seen = np.zeros((len(names), n, n), dtype=bool)
+    columns = {"first": 0, "last": -1, "separators": separators}
+    for k, name in enumerate(names):
+        if name in columns:
+            seen[k][:, columns[name]] = True
+        elif not name.startswith("mean"):
+            seen[k] = np.eye(n, k=int(name), dtype=bool)
+    return seen
