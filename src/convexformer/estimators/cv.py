@@ -135,11 +135,14 @@ class CrossValidated(ConvexAttention):
         folds = list(splitter.split(X, labels, **split_params))
         self.betas_ = read_fractions(self.betas, self.n_betas, self.eps)
         results = self._score_folds(data, folds, score_params)
-        self._choose(results)
+        scores = np.stack([result.scores for result in results])  # (folds, B, ridges)
+        ridges = best_ridges(scores)
+        self.scores_: Array = scores[:, np.arange(len(ridges)), ridges]
+        self._choose()
         clock = Clock(self.max_iter, self.max_time)  # for the final solve and its refit
         problem = self._prepared_problem(data)
         beta = self.beta_fraction_ * problem.beta_max
-        self._keep(self._minimise(problem, beta, clock, self._chosen_ridge))
+        self._keep(self._minimise(problem, beta, clock, self._ridges[ridges[self.best_index_]]))
         self._warn_unless_converged()
         self._warn_of_the_choice()
         return self
@@ -216,16 +219,13 @@ class CrossValidated(ConvexAttention):
                 ConvergenceWarning,
             )
 
-    def _choose(self, results: list[FoldResult]) -> None:
-        scores = np.stack([result.scores for result in results])  # (folds, B, ridges)
-        ridges = best_ridges(scores)
-        self.scores_: Array = scores[:, np.arange(len(ridges)), ridges]
+    def _choose(self) -> None:
+        """Summarise the scores of the folds, and choose a fraction by them."""
         choice = choose(self.scores_, self.selection)
         self.mean_scores_, self.std_scores_ = choice.mean, choice.std
         self.standard_errors_, self.best_index_ = choice.standard_error, choice.index
         self.best_score_ = float(choice.mean[choice.index])
         self.beta_fraction_ = float(self.betas_[choice.index])
-        self._chosen_ridge = self._ridges[ridges[choice.index]]
 
     def _warn_of_the_choice(self) -> None:
         """Say where the grid, rather than the data, chose; and where the model is empty."""
@@ -251,22 +251,6 @@ class CrossValidated(ConvexAttention):
             f"tokens on one scale (TokenScaler, or token_weights){choice}, or add samples; or else "
             "these tokens do not tell y."
         )
-
-    def _check_agreement(self) -> None:
-        """Check also that the scores of the folds have this summary, and led to this choice."""
-        super()._check_agreement()
-        choice = choose(self.scores_, self.selection)
-        names = ("mean_scores_", "std_scores_", "standard_errors_")
-        summary = (choice.mean, choice.std, choice.standard_error)
-        for name, found in zip(names, summary, strict=True):
-            if not np.allclose(getattr(self, name), found, rtol=1e-6, atol=1e-9, equal_nan=True):
-                raise ValueError(f"{name} disagree with scores_")
-        index, betas = self.best_index_, self.betas_
-        if not (index < len(betas) and np.all(np.diff(betas) < 0) and betas[-1] > 0):
-            raise ValueError("best_index_ or betas_ are damaged")
-        chosen = (betas[index], self.mean_scores_[index])
-        if not np.array_equal((self.beta_fraction_, self.best_score_), chosen, equal_nan=True):
-            raise ValueError("beta_fraction_ or best_score_ disagree with best_index_")
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Metadata that fit takes itself, and passes to splitter and scorer.
