@@ -35,7 +35,6 @@ AXES: dict[str, dict[str, str]] = {
 
 NOT_FINITE = ("gate_thresholds_", "scores_")  # may hold infinity, or NaN where a fold was left out
 
-NUMBERS = ("n_iter_", "n_tokens_", "n_channels_", "n_features_in_", "n_outputs_")
 LABELS = ("classes_", "feature_names_in_", "token_names_", "channel_names_")
 PLAIN = (bool, int, float, str)
 LABEL_BYTES = 1 << 24  # labels of fixed width may take so much memory, however short they are
@@ -62,7 +61,7 @@ def describe(model: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     for name, value in model.get_params(deep=False).items():
         with suppress(TypeError):  # no plain data: not stored
             params[name] = _plain(value)
-    values = {name: int(getattr(model, name)) for name in NUMBERS if hasattr(model, name)}
+    names = ("n_iter_", "n_features_in_", "_targets")
     described = {
         "library_version": convexformer.__version__,
         "class": type(model).__name__,
@@ -71,7 +70,7 @@ def describe(model: Any) -> tuple[dict[str, Any], dict[str, Array]]:
         "status": model.status_.name if hasattr(model, "status_") else None,
         "strategy": model.strategy_,
         "trace": [_plain(list(point)) for point in model.trace_],
-        "values": values | {"_targets": model._targets},
+        "values": {name: _plain(getattr(model, name)) for name in names},
     }
     for name in LABELS:
         if hasattr(model, name):
@@ -116,17 +115,15 @@ def model_of(kind: Any, described: dict[str, Any], arrays: dict[str, Array]) -> 
     params = {name: _read_param(value) for name, value in described["params"].items()}
     model = kind(**former | params)
     model._check_parameters()
-    values = described["values"]
-    vars(model).update({name: int(values[name]) for name in NUMBERS if name in values})
-    vars(model).update({name: arrays[name] for name in axes}, _targets=str(values["_targets"]))
-    _check_sizes(model, lengths)
+    vars(model).update({name: arrays[name] for name in axes})
+    _restore_sizes(model, described["values"], lengths)
     _restore_labels(model, described, lengths)
     _restore_proof(model, described)
     with np.errstate(all="ignore"):
         model._set_coefficients(model.coef_, model.intercept_)
         _check_penalty(model)
-    if hasattr(model, "scores_"):
-        model._choose()
+        if "scores_" in axes:
+            model._choose()
     return model
 
 
@@ -158,20 +155,21 @@ def _read_param(value: Any) -> Any:
     return Offsets(low, high, tuple(landmarks))
 
 
-def _check_sizes(model: Any, lengths: dict[str, int]) -> None:
-    """Raise unless attributes and parameters agree with the sizes of arrays."""
+def _restore_sizes(model: Any, values: dict[str, Any], lengths: dict[str, int]) -> None:
+    """Sizes, those of arrays, with which the parameters must agree."""
     n, d, outputs = lengths["tokens"], lengths["channels"], lengths["outputs"]
-    expected = {"n_tokens_": n, "n_channels_": d, "n_outputs_": outputs, "n_features_in_": n * d}
-    asked = getattr(model, "n_tokens", None)
-    if isinstance(getattr(model, "tokens", None), Offsets):
-        del expected["n_features_in_"]  # of sequences, which have a length of their own
-        asked = len(model.tokens)
-    if any(getattr(model, name, length) != length for name, length in expected.items()):
-        raise ValueError(f"coef_ disagrees with {', '.join(expected)}")
-    if asked not in (None, n):
-        raise ValueError(f"its parameters ask for {asked} tokens, and coef_ has {n}")
+    model.n_tokens_, model.n_channels_, model.n_iter_ = n, d, int(values["n_iter_"])
+    model._targets = str(values["_targets"])
+    if model._targets == "sequence":
+        model.n_outputs_ = outputs
     if outputs > 1 and model._targets in ("one", "binary"):
         raise ValueError(f"coef_ has {outputs} outputs for one target")
+    model.n_features_in_, asked = n * d, getattr(model, "n_tokens", None)
+    if isinstance(getattr(model, "tokens", None), Offsets):
+        model.n_features_in_ = int(values["n_features_in_"])  # of sequences of another length
+        asked = len(model.tokens)
+    if asked not in (None, n):
+        raise ValueError(f"its parameters ask for {asked} tokens, and coef_ has {n}")
 
 
 def _restore_labels(model: Any, described: dict[str, Any], lengths: dict[str, int]) -> None:

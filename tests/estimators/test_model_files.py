@@ -134,7 +134,7 @@ FORGED = {
     "rank": ({"arrays": {"coef_": Z[0]}}, r"coef_ of shape \(4, 3\) should be"),
     "outputs": ({"arrays": {"intercept_": np.ones(2)}}, "agree with the other arrays"),
     "empty": ({"arrays": {"coef_": Z[:, :, :0]}}, "agree with the other arrays"),
-    "tokens": ({"arrays": {"coef_": Z[:, :2]}}, "coef_ disagrees with"),
+    "tokens": ({"arrays": {"coef_": Z[:, :2]}, "params": {"n_tokens": 4}}, "ask for 4 tokens"),
     "NaN": ({"arrays": {"coef_": Z + np.nan}}, "coef_ holds NaN"),
     "infinity": ({"arrays": {"intercept_": np.array([np.inf])}}, "intercept_ holds NaN or inf"),
     "too large": ({"arrays": {"coef_": Z + 1e200}}, "exceeds the objective"),
@@ -154,7 +154,6 @@ FORGED = {
     "names": ({"token_names_": {"dtype": "<U1", "values": ["a"]}}, "must be 4 labels"),
     "wide names": ({"token_names_": {"dtype": "<U99999999", "values": [*"abcd"]}}, "that fit"),
     "longer text": ({"token_names_": {"dtype": "<U1", "values": [*"abc", "de"]}}, "that fit"),
-    "columns": ({"values": {"n_features_in_": 13}}, "coef_ disagrees with"),
     "iterations": ({"values": {"n_iter_": None}}, "it is damaged"),
 }  # fmt: skip
 
