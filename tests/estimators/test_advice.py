@@ -27,7 +27,7 @@ def y(X):
 @pytest.mark.parametrize("n_tokens", [None, 4])
 def test_one_sample_of_tokens_and_channels(X, y, n_tokens):
     model = cf.ConvexAttentionRegressor(n_tokens=n_tokens).fit(X, y)
-    with pytest.raises(ValueError, match=r"X of shape \(4, 3\) is one sample.*pass X\[None\]"):
+    with pytest.raises(ValueError, match=r"of shape \(4, 3\).*is one sample, pass X\[None\]"):
         model.predict(X[0])
     np.testing.assert_allclose(model.predict(X[0][None]), model.predict(X)[:1], rtol=1e-12)
 
@@ -35,9 +35,9 @@ def test_one_sample_of_tokens_and_channels(X, y, n_tokens):
 def test_one_sample_of_single_numbers(X, y):
     table = X.reshape(60, 12)
     model = cf.ConvexAttentionRegressor().fit(table, y)
-    with pytest.raises(ValueError, match=r"\(12, 1\) is one sample.*pass X\[None\]"):
+    with pytest.raises(ValueError, match=r"of shape \(12, 1\).*is one sample, pass X\[None\]"):
         model.predict(table[0][:, None])
-    with pytest.raises(ValueError, match=r"one row of a table use X\.reshape\(1, -1\)"):
+    with pytest.raises(ValueError, match=r"one row of a table X\.reshape\(1, -1\)"):
         model.predict(table[0])
     assert model.predict(table[0].reshape(1, -1)).shape == (1,)
 
@@ -92,11 +92,11 @@ def test_labels_are_for_a_classifier(X, wrap):
 
 def test_images_become_tokens(y):
     images = np.random.default_rng(0).normal(size=(60, 5, 6, 3))
-    with pytest.raises(ValueError, match=r"got shape \(60, 5, 6, 3\).*X\.reshape\(60, 30, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"got shape \(60, 5, 6, 3\).*X\.reshape\(len\(X\), -1, X\.shape"
+    ):
         cf.ConvexAttentionRegressor().fit(images, y)
-    assert cf.ConvexAttentionRegressor().fit(images.reshape(60, 30, 3), y).n_tokens_ == 30
-    with pytest.raises(ValueError, match=r"first axis is one too many, use X\[0\]"):
-        cf.ConvexAttentionRegressor().fit(images[:1], y[:1])
+    assert cf.ConvexAttentionRegressor().fit(images.reshape(len(images), -1, 3), y).n_tokens_ == 30
 
 
 # Selection of columns -------------------------------------------------------------------------
