@@ -303,11 +303,9 @@ def test_unconverged_folds_warn(X, label):
     assert any("Stopped at" in text for text in words)
 
 
-def test_unknown_scorers_are_named_with_their_like(X, label):
-    with pytest.raises(ValueError, match=r"scoring='acc' is no scorer.*did you mean .*accuracy"):
+def test_unknown_scorers_are_refused_in_words(X, label):
+    with pytest.raises(ValueError, match=r"scoring must be .*; got 'acc'\. sklearn\.metrics"):
         ConvexAttentionClassifierCV(scoring="acc").fit(X, label)
-    with pytest.raises(ValueError, match=r"'q' is no scorer of scikit-learn; sklearn\.metrics"):
-        ConvexAttentionClassifierCV(scoring="q").fit(X, label)
 
 
 def test_verbose_prints_a_line_per_fold(X, y, capsys):

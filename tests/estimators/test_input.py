@@ -319,7 +319,7 @@ def test_poisson_targets(X, y):
         (lambda y: np.where(np.arange(40) == 3, np.nan, y > 0), "NaN"),
         (lambda y: np.column_stack([y > 0, np.arange(40) % 3]), "several multiclass targets"),
         (lambda y: np.column_stack([y > 0, y < 0]) * 2 - 1, "indicator matrix"),
-        (lambda y: np.column_stack([y > 0, y < np.inf]).astype(int), r"Labels \[1\].*same"),
+        (lambda y: np.column_stack([y > 0, y < np.inf]).astype(int), r"labels \[1\], counting"),
         (lambda y: [None] * 40, "label type|NaN"),
     ],
 )
@@ -330,7 +330,7 @@ def test_bad_classes(X, y, edit, words):
 
 def test_class_without_weight(X, y):
     label = np.digitize(y, [-0.5, 0.5])
-    with pytest.raises(ValueError, match="class has no sample of positive weight"):
+    with pytest.raises(ValueError, match=r"no samples of the classes .* positive weight"):
         ConvexAttentionClassifier().fit(X, label, sample_weight=(label < 2).astype(float))
 
 
@@ -362,7 +362,7 @@ def test_bad_parameters(X, y, params, words):
     [
         ({"betas": [0.1, 0.0]}, "positive finite fractions.*1e-4"),
         ({"betas": [0.1, np.nan]}, "positive finite"),
-        ({"betas": []}, "non-empty"),
+        ({"betas": []}, "not empty"),
         ({"betas": 0.1}, "vector"),
         ({"n_betas": 0}, "n_betas"),
         ({"eps": 1.0}, "eps must be below 1"),

@@ -362,7 +362,7 @@ def test_clones_and_displays(data):
         (
             {},
             {"separators": np.full((N, n), 3)},
-            "separators must have shape .* booleans or 0 and 1",
+            "separators must .* booleans or 0",
         ),
         ({}, {"sample_weight": np.ones(n)}, r"one per position, shape \(24, 9\), got \(9,\)"),
         ({}, {"X": np.ones((N, n))}, r"X must be 3-D.*X\[:, :, None\]"),

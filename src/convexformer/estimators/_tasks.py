@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
-from scipy.special import expit, log_expit, log_softmax, softmax
+from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from ..problem import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from ._parameters import parameters, positive
+from ._parameters import is_positive, parameters
 from ._reading import Array, as_numpy, check_numbers
 
 LOG_TINY = float(np.log(np.finfo(np.float64).eps))
@@ -102,9 +102,7 @@ class ClassLabels(ClassifierMixin):
         return self.classes_[chosen.astype(np.intp)]
 
     def _probabilities(self, F: Array) -> Array:
-        if self._joint:
-            return softmax(F, axis=-1)
-        return expit(np.concatenate([-F, F], axis=-1) if self._two else F)
+        return np.exp(self._log_probabilities(F))
 
     def _log_probabilities(self, F: Array) -> Array:
         if self._joint:
@@ -140,13 +138,8 @@ class Regression(RealTargets):
         return np.average(Y, axis=0, weights=weight) > 0
 
     def _missing(self, outputs: NDArray) -> str:
+        """What data lack for outputs to be solvable, in words."""
         return f"has only zero counts for output {outputs.tolist()}"
-
-    def _unsolvable(self, outputs: NDArray) -> str:
-        return (
-            f"All counts of output {outputs.tolist()} are zero: with an intercept the Poisson loss "
-            "has no finite minimiser. Drop such outputs, or set fit_intercept=False."
-        )
 
     def _fill_intercept(self, Y: Array, weight: Array | None) -> Array | None:
         return None  # a count that was never seen: no sensible prediction
@@ -267,21 +260,16 @@ class Classification(ClassLabels):
 
     def _class_weights(self, mass: Array) -> Array:
         """Weight of every class; "balanced" gives present classes the same total weight."""
-        if isinstance(self.class_weight, dict):
-            classes = self.classes_.tolist()
-            unknown = [key for key in self.class_weight if key not in classes]
-            if unknown:
-                raise ValueError(
-                    f"class_weight names classes {unknown} that are not in y, whose classes are "
-                    f"{classes}. Remove or rename them."
-                )
-            for key, value in self.class_weight.items():
-                positive("Remove the samples of a class to ignore it.")(
-                    f"class_weight[{key!r}]", value
-                )
-            return np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
-        share = mass.sum() / np.count_nonzero(mass)
-        return np.divide(share, mass, out=np.zeros_like(mass), where=mass > 0)
+        if self.class_weight == "balanced":
+            share = mass.sum() / np.count_nonzero(mass)
+            return np.divide(share, mass, out=np.zeros_like(mass), where=mass > 0)
+        classes = self.classes_.tolist()
+        if not all(key in classes and is_positive(w) for key, w in self.class_weight.items()):
+            raise ValueError(
+                f"class_weight must give positive numbers to classes of y, which are {classes}; "
+                f"got {self.class_weight}. Remove the samples of a class to ignore it."
+            )
+        return np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
 
     def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
         """Outputs whose loss has a finite minimiser: both signs, or the class, are present."""
@@ -292,25 +280,13 @@ class Classification(ClassLabels):
         return np.any(present > 0, axis=0) & np.any(present < 0, axis=0)
 
     def _missing(self, outputs: NDArray) -> str:
-        """What the training part of a fold lacks, in words."""
+        """What data lack for outputs to be solvable, in words."""
         names = self.classes_[outputs].tolist()
         if self._targets == "multilabel":
             return f"has only one value of the labels {names}"
         if self._two or len(outputs) == len(self.classes_):
             return "has samples of one class only"
         return f"has no samples of the classes {names}"
-
-    def _unsolvable(self, outputs: NDArray) -> str:
-        names = self.classes_[outputs].tolist()
-        if self._targets == "multilabel":
-            return (
-                f"Labels {names} of y are the same in every sample of positive weight, so they "
-                "have no class to tell from another. Drop these columns of y, or add samples."
-            )
-        return (
-            f"After sample_weight, y has fewer classes than in classes_ {self.classes_.tolist()}: "
-            "some class has no sample of positive weight. Drop its samples, or weigh them."
-        )
 
     def _fill_intercept(self, Y: Array, weight: Array | None) -> Array | None:
         """Intercepts that give an absent class probability 0 (and an ever-present label 1)."""

@@ -110,7 +110,6 @@ class ConvexAttention(Certified):
     _task_loss: ClassVar[Any]
     _task_weight: ClassVar[Any]
     _solvable: ClassVar[Any]
-    _unsolvable: ClassVar[Any]
     _missing: ClassVar[Any]
     _fill_intercept: ClassVar[Any]
     _score_default: ClassVar[Any]
@@ -136,7 +135,11 @@ class ConvexAttention(Certified):
     def _problem(self, data: TrainingData) -> Problem:
         solvable = self._solvable(data.Y, data.weight)
         if self.fit_intercept and not np.all(solvable):
-            raise ValueError(self._unsolvable(np.flatnonzero(~solvable)))
+            raise ValueError(
+                f"y {self._missing(np.flatnonzero(~solvable))}, counting samples of positive "
+                "weight: with an intercept the loss has no finite minimiser. Drop such classes or "
+                "outputs, add samples, or set fit_intercept=False."
+            )
         return Problem(
             self._design(data.samples),
             self._task_loss(),
