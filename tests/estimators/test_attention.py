@@ -346,7 +346,7 @@ def test_clone_copy_pickle_repr(X, labels):
     assert clone(model).get_params() == model.get_params()
     with pytest.raises(NotFittedError):
         clone(model).predict(X)
-    with pytest.raises(NotFittedError, match="not fitted yet and has no certificate_"):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
         _ = clone(model).certificate_
     assert "beta=0.2" in repr(model)
     assert "ConvexAttentionClassifier" in model._repr_html_()
