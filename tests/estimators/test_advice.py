@@ -172,11 +172,11 @@ def test_cross_validation_that_chooses_tokens_does_not_warn(X, y):
 )
 def test_text_that_spells_numbers_is_no_number(X, y, wrap):
     for tokens in (X, X.reshape(60, 12)):
-        with pytest.raises(ValueError, match=r"X must hold numbers.*asarray\(X, dtype=float\)"):
+        with pytest.raises(ValueError, match=r"X must hold numbers.*asarray\(X, float\)"):
             cf.ConvexAttentionRegressor().fit(wrap(tokens), y)
-    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, dtype=float\)"):
+    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, float\)"):
         cf.ConvexAttentionRegressor().fit(X, wrap(y))
-    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, dtype=float\)"):
+    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, float\)"):
         cf.ConvexSequenceRegressor().fit(X, wrap(X))
 
 

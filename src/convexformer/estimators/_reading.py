@@ -73,7 +73,7 @@ def check_numbers(data: Any, name: str, cure: str) -> None:
             raise ValueError(
                 f"{name} must hold numbers, got text of shape {values.shape}, such as "
                 f"{value[:60]!r}. {cure} If it spells numbers, convert it: "
-                f"numpy.asarray({name}, dtype=float)."
+                f"numpy.asarray({name}, float)."
             )
 
 

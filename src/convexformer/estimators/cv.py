@@ -149,16 +149,13 @@ class CrossValidated(ConvexAttention):
 
     def _check_folds(self, splitter: Any, data: TrainingData) -> None:
         """Raise where a number of folds is more than there are samples to spread over them."""
-        if self.cv is not None and not isinstance(self.cv, numbers.Integral):
-            return  # a splitter of the user's
-        most, what = len(data.samples), "samples"
-        if isinstance(splitter, StratifiedKFold):
-            most, what = int(np.unique(data.y, return_counts=True)[1].max()), "samples of a class"
-        folds = splitter.get_n_splits()
-        if folds > most:
+        stratified = isinstance(splitter, StratifiedKFold)
+        most = np.unique(data.y, return_counts=True)[1].max() if stratified else len(data.samples)
+        asked = splitter.get_n_splits() if self.cv is None else self.cv
+        if isinstance(asked, numbers.Integral) and asked > most:
             raise ValueError(
-                f"cv={folds} needs at least {folds} {what}, and there are {most} "
-                f"(n_samples = {len(data.samples)}). Use fewer folds."
+                f"cv={asked} needs at least {asked} samples{' of a class' * stratified}, and there "
+                f"are {most} (n_samples = {len(data.samples)}). Use fewer folds."
             )
 
     def _route(
@@ -168,15 +165,13 @@ class CrossValidated(ConvexAttention):
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
         if get_config()["enable_metadata_routing"]:
             routed = process_routing(self, "fit", **weights, **params)
-            score = {} if self.scoring is None else routed["scorer"]["score"]
-            return routed["splitter"]["split"], score
-        unknown = sorted(set(params) - {"groups"})
-        if unknown:
+            return routed["splitter"]["split"], routed["scorer"]["score"] if self.scoring else {}
+        if params.keys() - {"groups"}:
             raise TypeError(
-                f"fit got unexpected arguments {unknown}. Only sample_weight, mask, separators and "
-                "groups are known, unless metadata routing is enabled."
+                f"fit got unexpected arguments {sorted(params)}. Only sample_weight, mask, "
+                "separators and groups are known, unless metadata routing is enabled."
             )
-        return params, {} if self.scoring is None else weights
+        return params, weights if self.scoring else {}
 
     def _scorer(self) -> Scorer | None:
         return None if self.scoring is None else check_scoring(self, scoring=self.scoring)
@@ -189,26 +184,20 @@ class CrossValidated(ConvexAttention):
             delayed(score_fold)(self, data, fold, f"fold {k} of {len(folds)}", scorer, score_params)
             for k, fold in enumerate(folds, start=1)
         )
-        for result in Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs):
+        for k, result in enumerate(Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs)):
             results.append(result)
             if self.verbose and not callable(self.verbose):
                 print(
-                    f"[{type(self).__name__}] fold {len(results)} of {len(folds)}  "
+                    f"[{type(self).__name__}] fold {k + 1} of {len(folds)}  "
                     f"{result.seconds:8.2f} s  best score {np.max(result.scores):.6g}",
                     flush=True,
                 )
-        self._warn_about_folds(results)
-        return results
-
-    def _warn_about_folds(self, results: list[FoldResult]) -> None:
-        for k, result in enumerate(results):
             if len(result.missing):
                 left_out = np.all(np.isnan(result.scores))
-                what = self._missing(result.missing)
                 then = "the fold is left out" if left_out else "it is predicted as if never seen"
                 warn(
-                    f"The training part of fold {k} {what}; {then}. Use fewer folds, or a "
-                    "stratified splitter."
+                    f"The training part of fold {k} {self._missing(result.missing)}; {then}. Use "
+                    "fewer folds, or a stratified splitter."
                 )
         why = advice(status for result in results for status in result.statuses)
         if why:
@@ -218,6 +207,7 @@ class CrossValidated(ConvexAttention):
                 f"duality gap of {worst:.1e}. {why}",
                 ConvergenceWarning,
             )
+        return results
 
     def _choose(self) -> None:
         """Summarise the scores of the folds, and choose a fraction by them."""
@@ -229,28 +219,26 @@ class CrossValidated(ConvexAttention):
 
     def _warn_of_the_choice(self) -> None:
         """Say where the grid, rather than the data, chose; and where the model is empty."""
-        if self.betas_[-1] >= 1:
+        smallest, number = self.betas_[-1], len(self.betas_)
+        if smallest >= 1:
             warn(
-                f"Every beta tried is at or above beta_max (the smallest is {self.betas_[-1]:g} of "
-                "it), where the model uses no token. Give betas below 1."
+                f"Every beta tried is at or above beta_max (the smallest is {smallest:g} of it), "
+                "where the model uses no token. Give betas below 1."
             )
-        elif len(self.betas_) > 1 and self.best_index_ == len(self.betas_) - 1:
+        elif number > 1 and self.best_index_ == number - 1:
             warn(
-                f"The chosen beta, {self.beta_fraction_:.3g} of beta_max, is the smallest tried: "
-                "a smaller one may be better. Extend betas, or pass a smaller eps."
+                f"The chosen beta, {smallest:.3g} of beta_max, is the smallest tried: a smaller "
+                "one may be better. Extend betas, or pass a smaller eps."
             )
-        if len(self.tokens_) or self.betas_[-1] >= 1:
-            return
-        best = self.selection == "best"
-        margin = "" if best else " by more than a standard error"
-        choice = "" if best else ", try selection='best'"
-        warn(
-            f"Cross-validation chose the empty model: at beta = {self.beta_fraction_:.3g} of "
-            "beta_max every coefficient is zero, and no smaller beta that was tried predicts "
-            f"better{margin} on the folds. Check that the rows of X and y belong together, put "
-            f"tokens on one scale (TokenScaler, or token_weights){choice}, or add samples; or else "
-            "these tokens do not tell y."
-        )
+        elif len(self.tokens_) == 0:
+            rule = "" if self.selection == "best" else ", try selection='best'"
+            warn(
+                "Cross-validation chose the empty model: at beta = "
+                f"{self.beta_fraction_:.3g} of beta_max every coefficient is zero, and no smaller "
+                "beta that was tried predicts clearly better on the folds. Check that the rows of "
+                "X and y belong together, put tokens on one scale (TokenScaler, or "
+                f"token_weights){rule}, or add samples; or else these tokens do not tell y."
+            )
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Metadata that fit takes itself, and passes to splitter and scorer.
