@@ -101,10 +101,7 @@ def check_tokens(
     """
     X = ranked(X)
     check_numbers(
-        X,
-        "X",
-        "Encode text first, one-hot for example: sequences of letters with "
-        "convexformer.datasets.one_hot, columns of categories with sklearn's OneHotEncoder.",
+        X, "X", "Encode text first, one-hot: convexformer.datasets.one_hot, OneHotEncoder."
     )
     flat = len(X.shape) == 2 and not any_length
     if len(X.shape) != 3 and not flat:
@@ -112,8 +109,8 @@ def check_tokens(
             "X must be 3-D (samples, tokens, channels), or 2-D (samples, columns) unless tokens "
             f"are Offsets, got shape {tuple(X.shape)}. Reshape your data: one row of a table "
             "X.reshape(1, -1), one column X.reshape(-1, 1), sequences of single numbers "
-            "X[:, :, None], one sample of tokens and channels X[None]. Axes that are places become "
-            "one, X.reshape(len(X), -1, X.shape[-1]), so that each place is a token."
+            "X[:, :, None], one sample of tokens and channels X[None], axes of places to one axis "
+            "of tokens X.reshape(len(X), -1, X.shape[-1])."
         )
     X = _cut(estimator, X, reset) if flat else _whole(estimator, X, reset)
     if reset:
@@ -132,7 +129,7 @@ def check_tokens(
     if reset and mask is not None and not np.any(mask):
         raise ValueError(
             "mask is False everywhere: there is no real token to learn from. It is True where a "
-            "token is real and False at padding; if yours is the other way round, pass ~mask."
+            "token is real; if yours is the other way round, pass ~mask."
         )
     check_finite(X, mask)
     return X, mask
@@ -153,8 +150,8 @@ def _cut(estimator: Any, X: Any, reset: bool) -> Tokens:
     n = columns if estimator.n_tokens is None else estimator.n_tokens
     if columns % n:
         raise ValueError(
-            f"2-D X with {columns} columns cannot be cut into n_tokens={n} tokens of equal "
-            f"length. Columns must be ordered token by token, {columns} = n_tokens * channels."
+            f"2-D X with {columns} columns cannot be cut into n_tokens={n} tokens of equal length, "
+            "the columns ordered token by token. Choose another n_tokens."
         )
     return X.reshape(len(X), n, columns // n)  # splits one axis: always a view
 
@@ -169,8 +166,7 @@ def _whole(estimator: Any, X: Any, reset: bool) -> Tokens:
     n = getattr(estimator, "n_tokens", None)  # some read nothing but 3-D
     if n is not None and X.shape[1] != n:
         raise ValueError(
-            f"X has {X.shape[1]} tokens (shape {X.shape}) but n_tokens={n} was set. Leave "
-            "n_tokens=None for 3-D input, or pass X with that many tokens."
+            f"X has {X.shape[1]} tokens (shape {X.shape}) but n_tokens={n} was set: leave it None."
         )
     if reset:
         estimator.n_features_in_ = X.shape[1] * X.shape[2]
@@ -228,18 +224,18 @@ def check_sample_weight(sample_weight: Any, n_samples: int) -> Array | None:
     """Read sample weights: finite, not negative, not all zero."""
     if sample_weight is None:
         return None
-    weight = np.asarray(as_numpy(sample_weight, "sample_weight"))
-    if weight.shape != (n_samples,):
+    weight: Array = check_array(
+        as_numpy(sample_weight, "sample_weight"),
+        ensure_2d=False,
+        dtype=np.float64,
+        ensure_min_samples=0,
+        ensure_non_negative=True,
+        input_name="sample_weight",
+    )
+    if weight.shape != (n_samples,) or not np.any(weight):
         raise ValueError(
             f"sample_weight must have one weight per sample, shape ({n_samples},), got "
-            f"{weight.shape}."
-        )
-    check_numbers(weight, "sample_weight", "Pass one number per sample.")
-    weight = check_array(weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-    if np.any(weight < 0) or not np.any(weight):
-        raise ValueError(
-            "sample_weight must not be negative, which would not be convex, nor zero for every "
-            f"sample; got weights from {weight.min():g} to {weight.max():g}."
+            f"{weight.shape}, and must not be zero for every sample."
         )
     return weight
 
@@ -298,18 +294,19 @@ class Samples:
     def targets(self, y: Any) -> Any:
         """`y`, with offsets only at real positions: ``(samples,)`` or ``(samples, c)``."""
         if self.offsets is None or y is None:
-            return y
+            return as_numpy(y, "y")
         shape = self.X.shape[:2]
         try:
-            got = np.asarray(as_numpy(y, "y")).shape
+            y = np.asarray(as_numpy(y, "y"))
         except ValueError:
-            got = "sequences of different lengths"
-        if len(got) not in (2, 3) or got[:2] != shape:
+            y = np.empty(0)  # of lists that differ in length
+        if y.ndim not in (2, 3) or y.shape[:2] != shape:
             raise ValueError(
                 f"With tokens=Offsets, y must have a target for every position, shape {shape} or "
-                f"{shape} + (n_outputs,), got {got}. Pad it: what stands at padding is not read."
+                f"{shape} + (n_outputs,), got {y.shape}. Pad sequences of different lengths: what "
+                "stands at padding is not read."
             )
-        return np.asarray(as_numpy(y, "y"))[self._positions]
+        return y[self._positions]
 
     def check_targets(self, y: NDArray) -> None:
         """Raise unless every sample has a target."""

@@ -10,12 +10,12 @@ from scipy.sparse import issparse
 from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils import assert_all_finite, check_array, column_or_1d
+from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from ..problem import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from ._parameters import is_positive, parameters
-from ._reading import Array, as_numpy, check_numbers
+from ._reading import Array, check_numbers
 
 LOG_TINY = float(np.log(np.finfo(np.float64).eps))
 """Floor of a log-probability in scores, as in scikit-learn's log loss."""
@@ -119,8 +119,6 @@ class Regression(RealTargets):
 
     def _read_targets(self, y: Any) -> tuple[Array, Array]:
         """`y` as passed, in float64, and the same as ``(N, c)``."""
-        _check_rank(self, y)
-        y = as_numpy(y, "y")
         cure = "For class labels, use a classifier, such as ConvexAttentionClassifier."
         check_numbers(y, "y", cure)
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
@@ -191,7 +189,7 @@ class Regression(RealTargets):
         float
         """
         samples, F = self._scored(X, mask, separators)
-        y, weight = samples.targets(as_numpy(y, "y")), samples.weights(sample_weight)
+        y, weight = samples.targets(y), samples.weights(sample_weight)
         return float(r2_score(y, self._predictions(F), sample_weight=weight))
 
 
@@ -218,21 +216,12 @@ class Classification(ClassLabels):
 
     def _read_targets(self, y: Any) -> tuple[NDArray, Array]:
         """`y` validated, and as ±1 ``(N, 1)``, one-hot ``(N, c)`` or ±1 ``(N, c)``."""
-        _check_rank(self, y)
-        y = as_numpy(y, "y")
         y = y.toarray() if issparse(y) else y
         check_classification_targets(y)
         kind = type_of_target(y, input_name="y")
         if kind == "multilabel-indicator":
             return self._read_multilabel(np.asarray(y))
-        if kind == "multiclass-multioutput":
-            raise ValueError(
-                f"y of shape {np.shape(y)} holds several multiclass targets. Fit one classifier "
-                "per column (sklearn.multioutput.MultiOutputClassifier), or pass 0/1 indicators."
-            )
         y = column_or_1d(y, warn=True)
-        if y.dtype.kind in "fc":
-            assert_all_finite(y, input_name="y")
         Y = self._encode(y, "samples")
         self._targets = "binary" if len(self.classes_) == 2 else "multiclass"
         return y, Y
@@ -397,22 +386,10 @@ class Classification(ClassLabels):
         float
         """
         samples, F = self._scored(X, mask, separators)
-        y, weight = samples.targets(as_numpy(y, "y")), samples.weights(sample_weight)
+        y, weight = samples.targets(y), samples.weights(sample_weight)
         return float(accuracy_score(y, self._labels(F), sample_weight=weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = self.class_weight is None
         return tags
-
-
-def _check_rank(estimator: Any, y: Any) -> None:
-    if y is None:
-        raise ValueError(
-            f"{type(estimator).__name__} requires y to be passed, but the target y is None."
-        )
-    if getattr(y, "ndim", 0) > 2:
-        raise ValueError(
-            f"y must have one target, or one vector of them, per sample; got shape {y.shape}. For "
-            "targets at every position use ConvexSequenceRegressor, or tokens=Offsets(low, high)."
-        )

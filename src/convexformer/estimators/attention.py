@@ -119,7 +119,16 @@ class ConvexAttention(Certified):
     ) -> TrainingData:
         self._check_parameters()
         samples = read_samples(self, X, mask, separators, reset=True)
-        y, Y = self._read_targets(samples.targets(y))
+        y = samples.targets(y)
+        if y is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+        if getattr(y, "ndim", 0) > 2:
+            raise ValueError(
+                f"y must have one target, or one vector of them, per sample; got shape {y.shape}. "
+                "For targets at every position use ConvexSequenceRegressor, or tokens=Offsets(...)."
+            )
+        y, Y = self._read_targets(y)
         samples.check_targets(y)
         weight = check_sample_weight(samples.weights(sample_weight), len(y))
         self._warn_of_one_sample(len(y))
