@@ -27,7 +27,7 @@ def y(X):
 @pytest.mark.parametrize("n_tokens", [None, 4])
 def test_one_sample_of_tokens_and_channels(X, y, n_tokens):
     model = cf.ConvexAttentionRegressor(n_tokens=n_tokens).fit(X, y)
-    with pytest.raises(ValueError, match=r"of shape \(4, 3\).*is one sample, pass X\[None\]"):
+    with pytest.raises(ValueError, match=r"X has shape \(4, 3\).*one sample as X\[None\]"):
         model.predict(X[0])
     np.testing.assert_allclose(model.predict(X[0][None]), model.predict(X)[:1], rtol=1e-12)
 
@@ -35,7 +35,7 @@ def test_one_sample_of_tokens_and_channels(X, y, n_tokens):
 def test_one_sample_of_single_numbers(X, y):
     table = X.reshape(60, 12)
     model = cf.ConvexAttentionRegressor().fit(table, y)
-    with pytest.raises(ValueError, match=r"of shape \(12, 1\).*is one sample, pass X\[None\]"):
+    with pytest.raises(ValueError, match=r"X has shape \(12, 1\).*one sample as X\[None\]"):
         model.predict(table[0][:, None])
     with pytest.raises(ValueError, match=r"one row of a table X\.reshape\(1, -1\)"):
         model.predict(table[0])

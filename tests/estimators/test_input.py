@@ -247,7 +247,7 @@ def test_other_shape_at_predict(X, y):
             model.predict(other)
     with pytest.raises(ValueError, match="fitted on 4 tokens of 3 channels"):
         model.predict(X.reshape(40, 12))  # a column is no token of this model
-    with pytest.raises(ValueError, match="reshape it to"):
+    with pytest.raises(ValueError, match="reshape a table to"):
         model.predict(X.reshape(40, 12)[:, :6])
 
 
@@ -348,7 +348,7 @@ def test_class_without_weight(X, y):
         ({"max_iter": 0}, "max_iter"),
         ({"max_iter": 10.5}, "max_iter"),
         ({"max_time": 0}, "max_time.*seconds"),
-        ({"token_weights": [1, 1, 1]}, r"shape \(4,\), got \(3,\)"),
+        ({"token_weights": [1, 1, 1]}, r"shape \(4,\); got \[1, 1, 1\]"),
         ({"token_weights": [1, 1, 1, 0]}, "positive"),
     ],
 )
@@ -380,9 +380,9 @@ def test_bad_cv_parameters(X, y, params, words):
 def test_flattened_input_of_a_3d_model_is_named():
     X = np.random.default_rng(0).normal(size=(20, 4, 3))
     model = ConvexAttentionRegressor().fit(X, X[:, 0, 0])
-    with pytest.raises(ValueError, match=r"reshape it to \(N, 4, 3\), or fit with n_tokens=4"):
+    with pytest.raises(ValueError, match=r"reshape a table to \(N, 4, 3\), or fit with n_tokens=4"):
         model.predict(X.reshape(20, 12))
-    with pytest.raises(ValueError, match=r"is one sample, pass X\[None\]"):
+    with pytest.raises(ValueError, match=r"one sample as X\[None\]"):
         model.predict(X[0])
     with pytest.raises(ValueError, match=r"X\.reshape\(1, -1\).*channels X\[None\]"):
         model.predict(X[0, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -20,13 +20,10 @@ from ._parameters import check_parameters, is_boolean, parameters
 from ._reading import Array, warn
 from .persistence import Persistent
 
-Estimator = TypeVar("Estimator")
-Args = ParamSpec("Args")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def all_or_nothing(
-    fit: Callable[Concatenate[Estimator, Args], Estimator],
-) -> Callable[Concatenate[Estimator, Args], Estimator]:
+def all_or_nothing(fit: Method) -> Method:
     """Let `fit` work on a copy, whose attributes become the estimator's in one step at the end.
 
     A fit that raises, Ctrl-C included, leaves an estimator unfitted, or with its old model whole.
@@ -51,7 +48,7 @@ def all_or_nothing(
     """
 
     @wraps(fit)
-    def fit_whole(self: Estimator, /, *args: Args.args, **kwargs: Args.kwargs) -> Estimator:
+    def fit_whole(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = dict(vars(self))
         draft = object.__new__(type(self))  # copy.copy would drop what __getstate__ leaves out
         draft.__dict__ = dict(before)
@@ -61,7 +58,7 @@ def all_or_nothing(
         self.__dict__ = vars(draft) | set_meanwhile  # one assignment, which no signal divides
         return self
 
-    return fit_whole
+    return cast(Method, fit_whole)
 
 
 class Fitted(Persistent):
@@ -99,10 +96,9 @@ class Fitted(Persistent):
         check_is_fitted(self)
         if hasattr(self, "ridge_"):
             raise AttributeError(
-                f"This {type(self).__name__} was refitted (refit={self.refit!r}): its coefficients "
-                "are not the certified optimum, and have no certificate. selection_certificate_ is "
-                "that of the fit which selected the tokens; for a certified model fit with "
-                "refit=False."
+                f"This {type(self).__name__} was refitted: its coefficients are not the certified "
+                "optimum, and have no certificate. selection_certificate_ is that of the fit which "
+                "selected the tokens; for a certified model fit with refit=False."
             )
         return self._certificate
 
@@ -229,7 +225,7 @@ class Certified(Fitted, BaseEstimator):
     def _keep(self, fitted: Solution | Refitted) -> Self:
         """Turn a solution, refitted or not, into fitted attributes."""
         for name in ("selection_coef_", "selection_intercept_", "ridge_"):  # of an earlier fit
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         solution = fitted.selection if isinstance(fitted, Refitted) else fitted
         self._set_coefficients(self._as_coef(fitted.Z), fitted.intercept)
         if isinstance(fitted, Refitted):

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +91,7 @@ def _of_test(
     """Metadata of sequences or positions as those of samples to score; anything else untouched."""
     array = np.asarray(value)
     per_sequence = array.ndim > 0 and len(array) == len(data.samples)
-    return test.samples.weights(array[sequences], name) if per_sequence else value
+    return test.samples.rows(array[sequences], name) if per_sequence else value
 
 
 def _judge(
@@ -121,7 +121,8 @@ def _embed(
     return replace(solution, Z=Z, intercept=intercept)
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """Scores of all folds, ``(B,)``, and the beta they choose."""
 
     index: int

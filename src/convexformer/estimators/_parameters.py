@@ -155,7 +155,7 @@ def is_positive(value: Any) -> bool:
 
 def is_count(value: Any) -> bool:
     """Whether `value` is a whole number, at least 1."""
-    return isinstance(value, numbers.Integral) and not is_boolean(value) and value >= 1
+    return isinstance(value, numbers.Integral) and not is_boolean(value) and int(value) >= 1
 
 
 def positive(hint: str) -> Check:
@@ -178,22 +178,19 @@ COUNT = Check(is_count, "a whole number, at least 1")
 
 CHECKS: dict[str, Check] = {
     "beta": positive(
-        "By default it is a fraction of beta_max. beta=0 removes the penalty and with it the "
-        "certificate; use a small beta such as 1e-4."
+        "beta=0 removes the penalty and with it the certificate; use a small beta such as 1e-4."
     ),
     "beta_scale": one_of("relative", "absolute"),
     "betas": Check(
         lambda value: value is None or are_positive(value, "betas"),
-        "a vector of positive finite fractions of beta_max, which is not empty",
-        "beta=0 removes the penalty and with it the certificate; use a small one such as 1e-4.",
+        "a vector of positive finite fractions of beta_max, such as 1e-4, and not empty",
     ),
     "n_betas": COUNT,
     "eps": Check(lambda value: is_positive(value) and value < 1, "below 1 and positive"),
     "selection": one_of("best", "one-standard-error"),
     "scoring": Check(
         lambda value: value is None or callable(value) or _is_in(value, get_scorer_names()),
-        "a callable, None, or the name of one scikit-learn scorer",
-        "sklearn.metrics.get_scorer_names() lists them all.",
+        "a callable, None or a name among sklearn.metrics.get_scorer_names()",
     ),
     "penalty": one_of(*PENALTIES),
     "attention": one_of(*ATTENTION),
@@ -201,9 +198,7 @@ CHECKS: dict[str, Check] = {
     "huber_delta": positive("It is in units of y."),
     "fit_intercept": BOOLEAN,
     "refit": Check(
-        lambda value: is_boolean(value) or is_positive(value),
-        "a positive number, True or False",
-        "A number is the strength of the ridge; True chooses it; False is no refit.",
+        lambda value: is_boolean(value) or is_positive(value), "a positive number, True or False"
     ),
     "class_weight": one_of(
         "balanced", other=lambda value: value is None or isinstance(value, dict), words=", a dict"
@@ -217,7 +212,7 @@ CHECKS: dict[str, Check] = {
     "tol": positive("It is the relative duality gap at which to stop."),
     "max_iter": COUNT,
     "max_time": Check(
-        lambda value: value is None or is_positive(value), "a positive number", "It is in seconds."
+        lambda value: value is None or is_positive(value), "a positive number (of seconds)"
     ),
     "on_interrupt": one_of(*ON_INTERRUPT),
     "warm_start": BOOLEAN,
@@ -251,11 +246,9 @@ def read_token_weights(token_weights: Any, n_tokens: int) -> Array | None:
     """One positive penalty factor per token."""
     if token_weights is None:
         return None
-    weights = np.asarray(as_numpy(token_weights, "token_weights"), dtype=np.float64)
-    if weights.shape != (n_tokens,) or not are_positive(weights, "token_weights"):
-        raise ValueError(
-            f"token_weights must have one factor per token, shape ({n_tokens},), got "
-            f"{weights.shape}, all positive finite numbers. To leave a token out, mask it or drop "
-            "it from X."
-        )
-    return weights
+    Check(
+        lambda value: are_positive(value, "token_weights") and len(value) == n_tokens,
+        f"positive, one factor per token, shape ({n_tokens},)",
+        "To leave a token out, mask it or drop it from X.",
+    ).apply("token_weights", token_weights)
+    return np.asarray(as_numpy(token_weights, "token_weights"), dtype=np.float64)

@@ -112,19 +112,13 @@ def check_tokens(
             "X[:, :, None], one sample of tokens and channels X[None], axes of places to one axis "
             "of tokens X.reshape(len(X), -1, X.shape[-1])."
         )
+    if not reset:
+        _check_shape(estimator, tuple(X.shape), any_length)
     X = _cut(estimator, X, reset) if flat else _whole(estimator, X, reset)
     if reset:
         for name in ("token_names_", "channel_names_"):  # given to an earlier fit
             vars(estimator).pop(name, None)
         estimator.n_tokens_, estimator.n_channels_ = X.shape[1:]
-    n, d = X.shape[1] if any_length else estimator.n_tokens_, estimator.n_channels_
-    if X.shape[1:] != (n, d):
-        fitted = f"{d} channels" if any_length else f"{n} tokens of {d} channels"
-        raise ValueError(
-            f"X has {X.shape[1]} tokens of {X.shape[2]} channels, but this "
-            f"{type(estimator).__name__} was fitted on {fitted}. Cut or pad the samples to that "
-            "shape (and pass mask), or fit again."
-        )
     mask = check_mask(mask, X.shape[:2])
     if reset and mask is not None and not np.any(mask):
         raise ValueError(
@@ -135,16 +129,24 @@ def check_tokens(
     return X, mask
 
 
+def _check_shape(estimator: Any, shape: tuple[int, ...], any_length: bool) -> None:
+    """Raise unless X has a shape that the fitted estimator can read."""
+    n, d = estimator.n_tokens_, estimator.n_channels_
+    if len(shape) == 3:
+        fits = shape[1:] == (shape[1] if any_length else n, d)
+    else:  # a table, not one sample
+        fits = (shape != (n, d) or n == 1) and (estimator.n_tokens is not None or d == 1)
+    if not fits:
+        tokens = "tokens" if any_length else f"{n} tokens"
+        raise ValueError(
+            f"X has shape {shape}, but this {type(estimator).__name__} was fitted on {tokens} of "
+            f"{d} channels. Pass one sample as X[None], cut or pad sequences to that shape (and "
+            f"pass mask), and reshape a table to (N, {n}, {d}), or fit with n_tokens={n}."
+        )
+
+
 def _cut(estimator: Any, X: Any, reset: bool) -> Tokens:
     """A table cut into tokens."""
-    if not reset:
-        n, d = estimator.n_tokens_, estimator.n_channels_
-        if (X.shape == (n, d) and n > 1) or (estimator.n_tokens is None and d > 1):
-            raise ValueError(
-                f"X is 2-D, of shape {X.shape}, but this {type(estimator).__name__} was fitted on "
-                f"{n} tokens of {d} channels. If X is one sample, pass X[None]. If it is a table, "
-                f"reshape it to (N, {n}, {d}), or fit with n_tokens={n} to pass tables."
-            )
     X = validate_data(estimator, X, reset=reset, **FLOATS)
     columns = X.shape[1]
     n = columns if estimator.n_tokens is None else estimator.n_tokens
@@ -224,14 +226,9 @@ def check_sample_weight(sample_weight: Any, n_samples: int) -> Array | None:
     """Read sample weights: finite, not negative, not all zero."""
     if sample_weight is None:
         return None
-    weight: Array = check_array(
-        as_numpy(sample_weight, "sample_weight"),
-        ensure_2d=False,
-        dtype=np.float64,
-        ensure_min_samples=0,
-        ensure_non_negative=True,
-        input_name="sample_weight",
-    )
+    read: dict[str, Any] = {"input_name": "sample_weight", "ensure_non_negative": True}
+    given = np.atleast_1d(np.asarray(as_numpy(sample_weight, "sample_weight")))
+    weight: Array = check_array(given, ensure_2d=False, dtype=np.float64, **read)
     if weight.shape != (n_samples,) or not np.any(weight):
         raise ValueError(
             f"sample_weight must have one weight per sample, shape ({n_samples},), got "
@@ -291,40 +288,16 @@ class Samples:
 
     # Values of sequences or positions to values of samples, and back ---------------------------
 
-    def targets(self, y: Any) -> Any:
-        """`y`, with offsets only at real positions: ``(samples,)`` or ``(samples, c)``."""
-        if self.offsets is None or y is None:
-            return as_numpy(y, "y")
-        shape = self.X.shape[:2]
-        try:
-            y = np.asarray(as_numpy(y, "y"))
-        except ValueError:
-            y = np.empty(0)  # of lists that differ in length
-        if y.ndim not in (2, 3) or y.shape[:2] != shape:
-            raise ValueError(
-                f"With tokens=Offsets, y must have a target for every position, shape {shape} or "
-                f"{shape} + (n_outputs,), got {y.shape}. Pad sequences of different lengths: what "
-                "stands at padding is not read."
-            )
-        return y[self._positions]
-
-    def check_targets(self, y: NDArray) -> None:
-        """Raise unless every sample has a target."""
-        if self.offsets is None and len(self.X) != len(y):  # else they were taken by position
-            raise ValueError(
-                f"X and y have inconsistent lengths: X of shape {self.X.shape} holds "
-                f"{len(self.X)}, y {len(y)}. Pass one target per sample."
-            )
-
-    def weights(self, values: Any, name: str = "sample_weight") -> Any:
-        """Weights per sequence, or with offsets also per position, as weights of samples."""
+    def rows(self, values: Any, name: str) -> Any:
+        """Values of positions, or of sequences, as those of samples; `name` says of what."""
         if self.offsets is None or values is None:
-            return values
+            return as_numpy(values, name)
         array, shape = np.asarray(as_numpy(values, name)), self.X.shape[:2]
-        if array.shape not in (shape, shape[:1]):
+        if array.shape[:2] != shape and (name == "y" or array.shape != shape[:1]):
+            others = "" if name == "y" else f", or one per sequence, shape ({len(self)},)"
             raise ValueError(
-                f"{name} must have one value per sequence, shape ({len(self)},), or one per "
-                f"position, shape {shape}, got {array.shape}."
+                f"With tokens=Offsets, {name} must have a value for every position, shape {shape}"
+                f"{others}, got {array.shape}. Pad it: what stands at padding is not read."
             )
         return array[self._positions[: array.ndim]]
 

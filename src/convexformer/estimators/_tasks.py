@@ -189,7 +189,7 @@ class Regression(RealTargets):
         float
         """
         samples, F = self._scored(X, mask, separators)
-        y, weight = samples.targets(y), samples.weights(sample_weight)
+        y, weight = samples.rows(y, "y"), samples.rows(sample_weight, "sample_weight")
         return float(r2_score(y, self._predictions(F), sample_weight=weight))
 
 
@@ -242,23 +242,19 @@ class Classification(ClassLabels):
         """Sample weights times class weights."""
         if self.class_weight is None:
             return weight
-        codes = np.searchsorted(self.classes_, y)
+        codes, classes = np.searchsorted(self.classes_, y), self.classes_.tolist()
         base: Array = np.ones(len(y)) if weight is None else weight
-        mass = np.array([base[codes == k].sum() for k in range(len(self.classes_))])
-        return np.multiply(base, self._class_weights(mass)[codes])
-
-    def _class_weights(self, mass: Array) -> Array:
-        """Weight of every class; "balanced" gives present classes the same total weight."""
-        if self.class_weight == "balanced":
-            share = mass.sum() / np.count_nonzero(mass)
-            return np.divide(share, mass, out=np.zeros_like(mass), where=mass > 0)
-        classes = self.classes_.tolist()
+        if self.class_weight == "balanced":  # classes that are present get the same total weight
+            mass = np.bincount(codes, base, len(classes))
+            factors = mass.sum() / np.count_nonzero(mass) / np.where(mass > 0, mass, 1.0)
+            return np.multiply(base, factors[codes])
         if not all(key in classes and is_positive(w) for key, w in self.class_weight.items()):
             raise ValueError(
                 f"class_weight must give positive numbers to classes of y, which are {classes}; "
                 f"got {self.class_weight}. Remove the samples of a class to ignore it."
             )
-        return np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
+        factors = np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
+        return np.multiply(base, factors[codes])
 
     def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
         """Outputs whose loss has a finite minimiser: both signs, or the class, are present."""
@@ -386,7 +382,7 @@ class Classification(ClassLabels):
         float
         """
         samples, F = self._scored(X, mask, separators)
-        y, weight = samples.targets(y), samples.weights(sample_weight)
+        y, weight = samples.rows(y, "y"), samples.rows(sample_weight, "sample_weight")
         return float(accuracy_score(y, self._labels(F), sample_weight=weight))
 
     def __sklearn_tags__(self) -> Any:

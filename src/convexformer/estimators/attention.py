@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from ..problem import PENALTIES, Design, Offsets, Problem
 from ..problem.norms import safe_norm
@@ -119,7 +119,7 @@ class ConvexAttention(Certified):
     ) -> TrainingData:
         self._check_parameters()
         samples = read_samples(self, X, mask, separators, reset=True)
-        y = samples.targets(y)
+        y = samples.rows(y, "y")
         if y is None:
             name = type(self).__name__
             raise ValueError(f"{name} requires y to be passed, but the target y is None.")
@@ -129,8 +129,9 @@ class ConvexAttention(Certified):
                 "For targets at every position use ConvexSequenceRegressor, or tokens=Offsets(...)."
             )
         y, Y = self._read_targets(y)
-        samples.check_targets(y)
-        weight = check_sample_weight(samples.weights(sample_weight), len(y))
+        if samples.offsets is None:  # else targets were taken by position
+            check_consistent_length(samples.X, y)
+        weight = check_sample_weight(samples.rows(sample_weight, "sample_weight"), len(y))
         self._warn_of_one_sample(len(y))
         return TrainingData(samples, y, Y, weight)
 
@@ -146,8 +147,7 @@ class ConvexAttention(Certified):
         if self.fit_intercept and not np.all(solvable):
             raise ValueError(
                 f"y {self._missing(np.flatnonzero(~solvable))}, counting samples of positive "
-                "weight: with an intercept the loss has no finite minimiser. Drop such classes or "
-                "outputs, add samples, or set fit_intercept=False."
+                "weight: the loss has no finite minimiser. Drop these, or set fit_intercept=False."
             )
         return Problem(
             self._design(data.samples),

@@ -152,7 +152,7 @@ class CrossValidated(ConvexAttention):
         stratified = isinstance(splitter, StratifiedKFold)
         most = np.unique(data.y, return_counts=True)[1].max() if stratified else len(data.samples)
         asked = splitter.get_n_splits() if self.cv is None else self.cv
-        if isinstance(asked, numbers.Integral) and asked > most:
+        if isinstance(asked, numbers.Integral) and int(asked) > most:
             raise ValueError(
                 f"cv={asked} needs at least {asked} samples{' of a class' * stratified}, and there "
                 f"are {most} (n_samples = {len(data.samples)}). Use fewer folds."
@@ -219,25 +219,20 @@ class CrossValidated(ConvexAttention):
 
     def _warn_of_the_choice(self) -> None:
         """Say where the grid, rather than the data, chose; and where the model is empty."""
-        smallest, number = self.betas_[-1], len(self.betas_)
-        if smallest >= 1:
-            warn(
-                f"Every beta tried is at or above beta_max (the smallest is {smallest:g} of it), "
-                "where the model uses no token. Give betas below 1."
-            )
-        elif number > 1 and self.best_index_ == number - 1:
-            warn(
-                f"The chosen beta, {smallest:.3g} of beta_max, is the smallest tried: a smaller "
-                "one may be better. Extend betas, or pass a smaller eps."
-            )
-        elif len(self.tokens_) == 0:
+        if len(self.tokens_) == 0:
             rule = "" if self.selection == "best" else ", try selection='best'"
             warn(
                 "Cross-validation chose the empty model: at beta = "
                 f"{self.beta_fraction_:.3g} of beta_max every coefficient is zero, and no smaller "
-                "beta that was tried predicts clearly better on the folds. Check that the rows of "
-                "X and y belong together, put tokens on one scale (TokenScaler, or "
-                f"token_weights){rule}, or add samples; or else these tokens do not tell y."
+                "beta that was tried predicts clearly better on the folds. Check that betas reach "
+                "below 1, that the rows of X and y belong together, put tokens on one scale "
+                f"(TokenScaler, or token_weights){rule}, or add samples; or else these tokens do "
+                "not tell y."
+            )
+        elif 1 < len(self.betas_) == self.best_index_ + 1:
+            warn(
+                f"The chosen beta, {self.beta_fraction_:.3g} of beta_max, is the smallest tried: a "
+                "smaller one may be better. Extend betas, or pass a smaller eps."
             )
 
     def get_metadata_routing(self) -> MetadataRouter:

@@ -182,7 +182,7 @@ def attention_path(
             f"Interrupted: the path ends at beta {len(solutions)} of {len(fractions)}.",
             ConvergenceWarning,
         )
-    result = _collect(model, fractions[: len(solutions)], problem.beta_max, solutions)
+    result = _path_of(model, fractions[: len(solutions)], problem.beta_max, solutions)
     failed = sum(not solution.converged for solution in solutions)
     if failed:
         warn(
@@ -258,7 +258,7 @@ def _copy(estimator: Any, asked: Callable[..., Any]) -> ConvexAttention:
     return model
 
 
-def _collect(
+def _path_of(
     model: ConvexAttention, fractions: Array, beta_max: float, solutions: list[Solution]
 ) -> AttentionPath:
     coefs = np.stack([model._keep(solution).coef_ for solution in solutions])
