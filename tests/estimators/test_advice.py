@@ -191,12 +191,6 @@ def test_text_is_shown_as_it_is(X):
         cf.ConvexAttentionRegressor().fit(X, np.array(["neg", "pos"] * 30))
 
 
-def test_complex_numbers_are_told_by_shape(X, y):
-    with pytest.raises(ValueError, match="Complex data not supported: X of shape") as error:
-        cf.ConvexAttentionRegressor().fit(X + 1j, y)
-    assert len(str(error.value)) < 200
-
-
 def test_one_sample_warns(X, y):
     with pytest.warns(UserWarning, match="one sample cannot tell") as told:
         cf.ConvexAttentionRegressor().fit(X[:1], y[:1])

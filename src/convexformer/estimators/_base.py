@@ -161,6 +161,10 @@ class Certified(Fitted, BaseEstimator):
     def _check_parameters(self) -> None:
         check_parameters(self)
 
+    def _limits(self, clock: Clock) -> dict[str, Any]:
+        """When a solver is to stop."""
+        return {"tol": self.tol, "max_iter": self.max_iter, "max_time": clock.left}
+
     def _minimise(
         self, problem: Any, beta: float, clock: Clock, ridge: float | None = None, **start: Any
     ) -> Solution | Refitted:
@@ -169,11 +173,9 @@ class Certified(Fitted, BaseEstimator):
             solution = self._solve(
                 problem,
                 beta,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                max_time=clock.left,
                 callback=self._report,
                 on_interrupt=self.on_interrupt,
+                **self._limits(clock),
                 **start,
             )
             return self._refitted(problem, solution, clock, ridge)
@@ -205,10 +207,7 @@ class Certified(Fitted, BaseEstimator):
 
     def _warn_of_one_sample(self, n_samples: int) -> None:
         if n_samples == 1:
-            warn(
-                "X has one sample, and one sample cannot tell which tokens matter. Pass more "
-                "samples."
-            )
+            warn("X has one sample, and one sample cannot tell which tokens matter. Pass more.")
 
     def _report(self, point: TracePoint) -> None:
         """One line of progress, where asked for."""
@@ -217,8 +216,7 @@ class Certified(Fitted, BaseEstimator):
         elif self.verbose:
             print(
                 f"[{type(self).__name__}] iteration {point.iteration:5d}  {point.seconds:8.2f} s  "
-                f"relative gap {point.relative_gap:8.1e}  {point.n_active:5d} "
-                f"{self._groups_name}",
+                f"relative gap {point.relative_gap:8.1e}  {point.n_active:5d} {self._groups_name}",
                 flush=True,
             )
 

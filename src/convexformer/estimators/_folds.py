@@ -49,7 +49,8 @@ def score_fold(
     clock = Clock(estimator.max_iter, estimator.max_time)  # for the path and its refits
     (train, test), fractions = map(data.take, fold), estimator.betas_
     nothing = np.full((len(fractions), len(estimator._ridges)), np.nan)
-    if not all(np.any(1.0 if part.weight is None else part.weight) for part in (train, test)):
+    weights = (np.ones(len(p.Y)) if p.weight is None else p.weight for p in (train, test))
+    if not all(map(np.any, weights)):
         return FoldResult(nothing, missing=np.arange(0))
     solvable = estimator._solvable(train.Y, train.weight)
     fill = estimator._fill_intercept(train.Y, train.weight)
@@ -59,19 +60,13 @@ def score_fold(
     estimator = copy.copy(estimator)
     estimator._prepare(train)
     problem = estimator._problem(replace(train, Y=train.Y[:, solvable]))
-    path = solve_path(
-        problem,
-        (fractions * problem.beta_max).tolist(),
-        tol=estimator.tol,
-        max_iter=estimator.max_iter,
-        max_time=clock.left,
-    )
+    betas = (fractions * problem.beta_max).tolist()
     params = {key: _of_test(data, test, fold[1], key, value) for key, value in score_params.items()}
     judge = _judge(estimator._design(test.samples), test, scorer, params)
     scores: list[list[float]] = []
     gaps, statuses = [], []
     step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
-    for solution in path:
+    for solution in solve_path(problem, betas, **estimator._limits(clock)):
         fitted: Solution | Refitted = solution
         scores.append([])
         for ridge in estimator._ridges:

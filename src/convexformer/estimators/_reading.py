@@ -60,14 +60,9 @@ def ranked(X: Any) -> Any:
 
 
 def check_numbers(data: Any, name: str, cure: str) -> None:
-    """Raise where `data`, an array or a table, holds text, which NumPy would convert, or complex
-    numbers; `cure` says what to do with text that spells no number."""
+    """Raise where `data`, an array or a table, holds text, which NumPy would convert; `cure` says
+    what to do with text that spells no number."""
     values = np.asarray(data)
-    if values.dtype.kind == "c":
-        raise ValueError(
-            f"Complex data not supported: {name} of shape {values.shape} holds complex numbers. "
-            "Pass their real and imaginary parts side by side."
-        )
     for value in values.flat if values.dtype.kind in "USTO" else ():
         if isinstance(value, (str, bytes)):
             raise ValueError(

@@ -292,19 +292,14 @@ class SingleBeta(OneBeta, ConvexAttention):
         """
         clock = Clock(self.max_iter, self.max_time)  # for the solve and the refit
         problem = self._prepared_problem(self._read(X, y, sample_weight, mask, separators))
-        beta = self._absolute_beta(problem)
-        self._keep(self._minimise(problem, beta, clock, init=self._last_fit(problem)))
+        last = None
+        if self.warm_start and hasattr(self, "coef_"):
+            Z = self._coefficients()
+            if Z.shape == problem.shape:
+                last = Solution(Z, self.intercept_, self._certificate, Status.ITERATIONS)
+        self._keep(self._minimise(problem, self._absolute_beta(problem), clock, init=last))
         self._warn_unless_converged()
         return self
-
-    def _last_fit(self, problem: Problem) -> Solution | None:
-        """The last fit as a start, where it was asked for and has the right shape."""
-        if not (self.warm_start and hasattr(self, "coef_")):
-            return None
-        Z = self._coefficients()
-        if Z.shape != problem.shape:
-            return None
-        return Solution(Z, self.intercept_, self._certificate, Status.ITERATIONS)
 
 
 @estimator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import field
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ from sklearn import get_config
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import check_cv
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
 
@@ -128,13 +127,17 @@ class CrossValidated(ConvexAttention):
         self
         """
         data = self._read(X, y, sample_weight, mask, separators)
-        split_params, score_params = self._route(sample_weight, params)
+        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        for_splitter, for_scorer = params, weights
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **weights, **params)
+            for_splitter = routed["splitter"]["split"]
+            for_scorer = routed["scorer"]["score"] if self.scoring else {}
         labels = data.y if data.samples.offsets is None else None  # sequences have no labels
         splitter = check_cv(self.cv, labels, classifier=is_classifier(self))
-        self._check_folds(splitter, data)
-        folds = list(splitter.split(X, labels, **split_params))
+        folds = list(splitter.split(X, labels, **for_splitter))
         self.betas_ = read_fractions(self.betas, self.n_betas, self.eps)
-        results = self._score_folds(data, folds, score_params)
+        results = self._score_folds(data, folds, for_scorer)
         scores = np.stack([result.scores for result in results])  # (folds, B, ridges)
         ridges = best_ridges(scores)
         self.scores_: Array = scores[:, np.arange(len(ridges)), ridges]
@@ -146,32 +149,6 @@ class CrossValidated(ConvexAttention):
         self._warn_unless_converged()
         self._warn_of_the_choice()
         return self
-
-    def _check_folds(self, splitter: Any, data: TrainingData) -> None:
-        """Raise where a number of folds is more than there are samples to spread over them."""
-        stratified = isinstance(splitter, StratifiedKFold)
-        most = np.unique(data.y, return_counts=True)[1].max() if stratified else len(data.samples)
-        asked = splitter.get_n_splits() if self.cv is None else self.cv
-        if isinstance(asked, numbers.Integral) and int(asked) > most:
-            raise ValueError(
-                f"cv={asked} needs at least {asked} samples{' of a class' * stratified}, and there "
-                f"are {most} (n_samples = {len(data.samples)}). Use fewer folds."
-            )
-
-    def _route(
-        self, sample_weight: Any, params: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Metadata for the splitter and for the scorer."""
-        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        if get_config()["enable_metadata_routing"]:
-            routed = process_routing(self, "fit", **weights, **params)
-            return routed["splitter"]["split"], routed["scorer"]["score"] if self.scoring else {}
-        if params.keys() - {"groups"}:
-            raise TypeError(
-                f"fit got unexpected arguments {sorted(params)}. Only sample_weight, mask, "
-                "separators and groups are known, unless metadata routing is enabled."
-            )
-        return params, weights if self.scoring else {}
 
     def _scorer(self) -> Scorer | None:
         return None if self.scoring is None else check_scoring(self, scoring=self.scoring)
@@ -242,17 +219,13 @@ class CrossValidated(ConvexAttention):
         -------
         MetadataRouter
         """
-        router = MetadataRouter(owner=self)
-        router.add_self_request(self)
-        router.add(
-            splitter=check_cv(self.cv, classifier=is_classifier(self)),
-            method_mapping=MethodMapping().add(caller="fit", callee="split"),
-        )
+        router = MetadataRouter(owner=self).add_self_request(self)
+        split = MethodMapping().add(caller="fit", callee="split")
+        splitter = check_cv(self.cv, classifier=is_classifier(self))
+        router.add(splitter=splitter, method_mapping=split)
         if self.scoring is not None:
-            router.add(
-                scorer=self._scorer(),
-                method_mapping=MethodMapping().add(caller="fit", callee="score"),
-            )
+            score = MethodMapping().add(caller="fit", callee="score")
+            router.add(scorer=self._scorer(), method_mapping=score)
         return router
 
 

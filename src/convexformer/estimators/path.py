@@ -162,11 +162,9 @@ def attention_path(
         for solution in solve_path(
             problem,
             (fractions * problem.beta_max).tolist(),
-            tol=model.tol,
-            max_iter=model.max_iter,
-            max_time=clock.left,
             callback=model.verbose if callable(model.verbose) else None,
             on_interrupt=model.on_interrupt,
+            **model._limits(clock),
         ):
             solutions.append(solution)
             if model.verbose and not callable(model.verbose):
