@@ -186,8 +186,8 @@ class Certified(Fitted, BaseEstimator):
         """`solution`, refitted where that was asked for; if not at `ridge`, at the best one."""
         if not self.refit:
             return solution
-        if ridge is None and len(self._ridges) == 1:
-            (ridge,) = self._ridges
+        if ridge is None and not is_boolean(self.refit):
+            ridge = float(self.refit)
         fitted: Refitted = self._refit(problem, solution, ridge, late=clock.late, **start)
         if fitted.stopped:
             why = "Ctrl-C interrupted it" if clock.asked() else "max_time ran out"

@@ -177,6 +177,8 @@ BOOLEAN = Check(is_boolean, "True or False")
 COUNT = Check(is_count, "a whole number, at least 1")
 
 CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("n_betas", "n_gates", "max_iter"), COUNT),
+    **dict.fromkeys(("fit_intercept", "open_gate", "warm_start", "with_mean", "with_std"), BOOLEAN),
     "beta": positive(
         "beta=0 removes the penalty and with it the certificate; use a small beta such as 1e-4."
     ),
@@ -185,7 +187,6 @@ CHECKS: dict[str, Check] = {
         lambda value: value is None or are_positive(value, "betas"),
         "a vector of positive finite fractions of beta_max, such as 1e-4, and not empty",
     ),
-    "n_betas": COUNT,
     "eps": Check(lambda value: is_positive(value) and value < 1, "below 1 and positive"),
     "selection": one_of("best", "one-standard-error"),
     "scoring": Check(
@@ -196,7 +197,6 @@ CHECKS: dict[str, Check] = {
     "attention": one_of(*ATTENTION),
     "loss": one_of("squared", "huber", "poisson"),
     "huber_delta": positive("It is in units of y."),
-    "fit_intercept": BOOLEAN,
     "refit": Check(
         lambda value: is_boolean(value) or is_positive(value), "a positive number, True or False"
     ),
@@ -205,20 +205,14 @@ CHECKS: dict[str, Check] = {
     ),
     "tokens": one_of("absolute", other=lambda value: isinstance(value, Offsets), words=", Offsets"),
     "n_tokens": Check(lambda value: value is None or is_count(value), COUNT.words),
-    "n_gates": COUNT,
     "gates": one_of(*GATES, other=lambda value: not isinstance(value, str), words=", or arrays"),
-    "open_gate": BOOLEAN,
     "gate_weight": positive("1 penalises all gates alike."),
     "tol": positive("It is the relative duality gap at which to stop."),
-    "max_iter": COUNT,
     "max_time": Check(
         lambda value: value is None or is_positive(value), "a positive number (of seconds)"
     ),
     "on_interrupt": one_of(*ON_INTERRUPT),
-    "warm_start": BOOLEAN,
     "per": one_of("channel", "token-channel"),
-    "with_mean": BOOLEAN,
-    "with_std": BOOLEAN,
     "epsilon": positive("It keeps the logarithm of the variance finite."),
 }
 """Check of every parameter whose validity does not depend on the data."""
