@@ -335,7 +335,7 @@ def snapshot(folder):
         ("fit data.npz --target y --out m.st --eps 0.1", "give --cv as well"),
         ("fit data.npz --target y --out m.st --tol 0", "tol must be a positive number"),
         ("fit nan.npz --target y --out m.st", "X contains NaN or infinity"),
-        ("fit short.npz --target y --out m.st", "inconsistent lengths"),
+        ("fit short.npz --target y --out m.st", "inconsistent"),
         ("fit flat.npz --target y --out m.st", "X must be 3-D"),
         ("fit one.npz --target y --out m.st --task classification", "one value only"),
         ("fit words.npz --target y --out m.st", "X must hold numbers, got text"),

@@ -27,7 +27,7 @@ def y(X):
 @pytest.mark.parametrize("n_tokens", [None, 4])
 def test_one_sample_of_tokens_and_channels(X, y, n_tokens):
     model = cf.ConvexAttentionRegressor(n_tokens=n_tokens).fit(X, y)
-    with pytest.raises(ValueError, match=r"X of shape \(4, 3\) is one sample.*pass X\[None\]"):
+    with pytest.raises(ValueError, match=r"X has shape \(4, 3\).*one sample as X\[None\]"):
         model.predict(X[0])
     np.testing.assert_allclose(model.predict(X[0][None]), model.predict(X)[:1], rtol=1e-12)
 
@@ -35,9 +35,9 @@ def test_one_sample_of_tokens_and_channels(X, y, n_tokens):
 def test_one_sample_of_single_numbers(X, y):
     table = X.reshape(60, 12)
     model = cf.ConvexAttentionRegressor().fit(table, y)
-    with pytest.raises(ValueError, match=r"\(12, 1\) is one sample.*pass X\[None\]"):
+    with pytest.raises(ValueError, match=r"X has shape \(12, 1\).*one sample as X\[None\]"):
         model.predict(table[0][:, None])
-    with pytest.raises(ValueError, match=r"one row of a table use X\.reshape\(1, -1\)"):
+    with pytest.raises(ValueError, match=r"one row of a table X\.reshape\(1, -1\)"):
         model.predict(table[0])
     assert model.predict(table[0].reshape(1, -1)).shape == (1,)
 
@@ -92,11 +92,9 @@ def test_labels_are_for_a_classifier(X, wrap):
 
 def test_images_become_tokens(y):
     images = np.random.default_rng(0).normal(size=(60, 5, 6, 3))
-    with pytest.raises(ValueError, match=r"got shape \(60, 5, 6, 3\).*X\.reshape\(60, 30, 3\)"):
+    with pytest.raises(ValueError, match=r"got shape \(60, 5, 6, 3\).*X\.reshape\(len\(X\), -1"):
         cf.ConvexAttentionRegressor().fit(images, y)
-    assert cf.ConvexAttentionRegressor().fit(images.reshape(60, 30, 3), y).n_tokens_ == 30
-    with pytest.raises(ValueError, match=r"first axis is one too many, use X\[0\]"):
-        cf.ConvexAttentionRegressor().fit(images[:1], y[:1])
+    assert cf.ConvexAttentionRegressor().fit(images.reshape(len(images), -1, 3), y).n_tokens_ == 30
 
 
 # Selection of columns -------------------------------------------------------------------------
@@ -174,11 +172,11 @@ def test_cross_validation_that_chooses_tokens_does_not_warn(X, y):
 )
 def test_text_that_spells_numbers_is_no_number(X, y, wrap):
     for tokens in (X, X.reshape(60, 12)):
-        with pytest.raises(ValueError, match=r"X must hold numbers.*asarray\(X, dtype=float\)"):
+        with pytest.raises(ValueError, match=r"X must hold numbers.*asarray\(X, float\)"):
             cf.ConvexAttentionRegressor().fit(wrap(tokens), y)
-    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, dtype=float\)"):
+    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, float\)"):
         cf.ConvexAttentionRegressor().fit(X, wrap(y))
-    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, dtype=float\)"):
+    with pytest.raises(ValueError, match=r"y must hold numbers.*asarray\(y, float\)"):
         cf.ConvexSequenceRegressor().fit(X, wrap(X))
 
 
@@ -191,12 +189,6 @@ def test_a_table_with_one_column_of_text(X, y):
 def test_text_is_shown_as_it_is(X):
     with pytest.raises(ValueError, match=r"such as 'neg'\. For class labels"):
         cf.ConvexAttentionRegressor().fit(X, np.array(["neg", "pos"] * 30))
-
-
-def test_complex_numbers_are_told_by_shape(X, y):
-    with pytest.raises(ValueError, match="Complex data not supported: X of shape") as error:
-        cf.ConvexAttentionRegressor().fit(X + 1j, y)
-    assert len(str(error.value)) < 200
 
 
 def test_one_sample_warns(X, y):

@@ -247,7 +247,7 @@ def test_balanced_gives_classes_equal_weight(X, labels):
 @pytest.mark.parametrize(
     ("class_weight", "words"),
     [
-        ({"perhaps": 2.0}, "perhaps.*not in y"),
+        ({"perhaps": 2.0}, "classes of y.*perhaps"),
         ({"yes": 0.0}, "positive"),
         ({"yes": -1.0}, "positive"),
         ("even", "balanced"),
@@ -346,7 +346,7 @@ def test_clone_copy_pickle_repr(X, labels):
     assert clone(model).get_params() == model.get_params()
     with pytest.raises(NotFittedError):
         clone(model).predict(X)
-    with pytest.raises(NotFittedError, match="not fitted yet and has no certificate_"):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
         _ = clone(model).certificate_
     assert "beta=0.2" in repr(model)
     assert "ConvexAttentionClassifier" in model._repr_html_()

@@ -303,11 +303,9 @@ def test_unconverged_folds_warn(X, label):
     assert any("Stopped at" in text for text in words)
 
 
-def test_unknown_scorers_are_named_with_their_like(X, label):
-    with pytest.raises(ValueError, match=r"scoring='acc' is no scorer.*did you mean .*accuracy"):
+def test_unknown_scorers_are_refused_in_words(X, label):
+    with pytest.raises(ValueError, match=r"scoring must be .*get_scorer_names\(\); got 'acc'"):
         ConvexAttentionClassifierCV(scoring="acc").fit(X, label)
-    with pytest.raises(ValueError, match=r"'q' is no scorer of scikit-learn; sklearn\.metrics"):
-        ConvexAttentionClassifierCV(scoring="q").fit(X, label)
 
 
 def test_verbose_prints_a_line_per_fold(X, y, capsys):
@@ -329,7 +327,7 @@ def test_the_edge_of_the_grid_is_told():
     y = X[:, 1, 0] + 0.01 * rng.normal(size=60)
     with pytest.warns(UserWarning, match=r"0\.5 of beta_max, is the smallest tried.*smaller eps"):
         ConvexAttentionRegressorCV(betas=[1.0, 0.5], cv=3).fit(X, y)
-    with pytest.warns(UserWarning, match="at or above beta_max .*Give betas below 1"):
+    with pytest.warns(UserWarning, match="the empty model.*betas reach below 1"):
         model = ConvexAttentionRegressorCV(betas=[2.0, 1.0], cv=3).fit(X, y)
     assert len(model.tokens_) == 0
     noisy = y + rng.normal(size=60)

@@ -247,14 +247,14 @@ def test_other_shape_at_predict(X, y):
             model.predict(other)
     with pytest.raises(ValueError, match="fitted on 4 tokens of 3 channels"):
         model.predict(X.reshape(40, 12))  # a column is no token of this model
-    with pytest.raises(ValueError, match="Reshape it to"):
+    with pytest.raises(ValueError, match="reshape a table to"):
         model.predict(X.reshape(40, 12)[:, :6])
 
 
 @pytest.mark.parametrize(
     ("mask", "words"),
     [
-        (np.ones((40, 3), bool), r"shape.*\(40, 4\), got \(40, 3\)"),
+        (np.ones((40, 3), bool), r"shape.*\(40, 4\).*, got \(40, 3\)"),
         (np.ones((39, 4), bool), r"\(39, 4\)"),
         (np.ones((40, 4, 3), bool), r"\(40, 4, 3\)"),
         (np.zeros((40, 4), bool), "False everywhere: there is no real token"),
@@ -279,7 +279,7 @@ def test_targets_of_positions_have_other_estimators(X, kind):
         (np.ones(39), r"shape \(40,\), got \(39,\)"),
         (np.ones((40, 1)), "shape"),
         (2.0, "shape"),
-        (-np.ones(40), "negative"),
+        (-np.ones(40), "Negative values in data passed to sample_weight"),
         (np.zeros(40), "zero for every sample"),
         (np.full(40, np.nan), "NaN"),
     ],
@@ -317,9 +317,9 @@ def test_poisson_targets(X, y):
         (lambda y: np.ones(40, int), "only one class"),
         (lambda y: y, "continuous"),
         (lambda y: np.where(np.arange(40) == 3, np.nan, y > 0), "NaN"),
-        (lambda y: np.column_stack([y > 0, np.arange(40) % 3]), "several multiclass targets"),
+        (lambda y: np.column_stack([y > 0, np.arange(40) % 3]), "should be a 1d array"),
         (lambda y: np.column_stack([y > 0, y < 0]) * 2 - 1, "indicator matrix"),
-        (lambda y: np.column_stack([y > 0, y < np.inf]).astype(int), r"Labels \[1\].*same"),
+        (lambda y: np.column_stack([y > 0, y < np.inf]).astype(int), r"labels \[1\], counting"),
         (lambda y: [None] * 40, "label type|NaN"),
     ],
 )
@@ -330,7 +330,7 @@ def test_bad_classes(X, y, edit, words):
 
 def test_class_without_weight(X, y):
     label = np.digitize(y, [-0.5, 0.5])
-    with pytest.raises(ValueError, match="class has no sample of positive weight"):
+    with pytest.raises(ValueError, match=r"no samples of the classes .* positive weight"):
         ConvexAttentionClassifier().fit(X, label, sample_weight=(label < 2).astype(float))
 
 
@@ -348,7 +348,7 @@ def test_class_without_weight(X, y):
         ({"max_iter": 0}, "max_iter"),
         ({"max_iter": 10.5}, "max_iter"),
         ({"max_time": 0}, "max_time.*seconds"),
-        ({"token_weights": [1, 1, 1]}, r"shape \(4,\), got \(3,\)"),
+        ({"token_weights": [1, 1, 1]}, r"shape \(4,\); got \[1, 1, 1\]"),
         ({"token_weights": [1, 1, 1, 0]}, "positive"),
     ],
 )
@@ -362,7 +362,7 @@ def test_bad_parameters(X, y, params, words):
     [
         ({"betas": [0.1, 0.0]}, "positive finite fractions.*1e-4"),
         ({"betas": [0.1, np.nan]}, "positive finite"),
-        ({"betas": []}, "non-empty"),
+        ({"betas": []}, "not empty"),
         ({"betas": 0.1}, "vector"),
         ({"n_betas": 0}, "n_betas"),
         ({"eps": 1.0}, "eps must be below 1"),
@@ -380,11 +380,11 @@ def test_bad_cv_parameters(X, y, params, words):
 def test_flattened_input_of_a_3d_model_is_named():
     X = np.random.default_rng(0).normal(size=(20, 4, 3))
     model = ConvexAttentionRegressor().fit(X, X[:, 0, 0])
-    with pytest.raises(ValueError, match=r"Reshape it to \(N, 4, 3\), or fit with n_tokens=4"):
+    with pytest.raises(ValueError, match=r"reshape a table to \(N, 4, 3\), or fit with n_tokens=4"):
         model.predict(X.reshape(20, 12))
-    with pytest.raises(ValueError, match=r"is one sample.*pass X\[None\]"):
+    with pytest.raises(ValueError, match=r"one sample as X\[None\]"):
         model.predict(X[0])
-    with pytest.raises(ValueError, match=r"X\.reshape\(1, -1\).*passed as X\[None\]"):
+    with pytest.raises(ValueError, match=r"X\.reshape\(1, -1\).*channels X\[None\]"):
         model.predict(X[0, 0])
     again = ConvexAttentionRegressor(n_tokens=4).fit(X, X[:, 0, 0])
     np.testing.assert_array_equal(again.predict(X.reshape(20, 12)), model.predict(X))

@@ -353,21 +353,24 @@ def test_clones_and_displays(data):
 @pytest.mark.parametrize(
     ("settings", "changes", "words"),
     [
-        ({}, {"y": np.zeros(N)}, r"y must have a target for every position, shape \(24, 9\)"),
-        ({}, {"y": np.zeros((N, n - 1))}, r"y must have a target for every .*got shape \(24, 8\)"),
-        ({}, {"y": [[1.0]] + [[1.0, 2.0]] * (N - 1)}, "got sequences of different lengths. Pad it"),
+        ({}, {"y": np.zeros(N)}, r"y must have a value for every position, shape \(24, 9\)"),
+        ({}, {"y": np.zeros((N, n - 1))}, r"y must have a value for every .*got \(24, 8\)"),
         ({}, {"y": None}, "requires y"),
         ({}, BARE, "landmarks has 'separators': pass separators"),
         ({}, {"separators": np.ones((N, 2))}, r"separators must have shape .*got \(24, 2\)"),
-        ({}, {"separators": np.full((N, n), 3)}, "separators must hold booleans or 0 and 1"),
-        ({}, {"sample_weight": np.ones(n)}, r"one per position, shape \(24, 9\), got \(9,\)"),
-        ({}, {"X": np.ones((N, n))}, r"needs X of shape .*use X\[:, :, None\]"),
+        (
+            {},
+            {"separators": np.full((N, n), 3)},
+            "separators must .* booleans or 0",
+        ),
+        ({}, {"sample_weight": np.ones(n)}, r"every position, shape \(24, 9\), .*got \(9,\)"),
+        ({}, {"X": np.ones((N, n))}, r"X must be 3-D.*X\[:, :, None\]"),
         ({}, {"mask": np.zeros((N, n), bool)}, "mask is False everywhere"),
-        ({"tokens": Offsets(-9, 0)}, BARE, r"reaches beyond every sequence: the longest has 9 tok"),
+        ({"tokens": Offsets(-9, 0)}, BARE, "reaches beyond every sequence, as X has 9"),
         ({"tokens": Offsets(4, 9)}, BARE, "reaches beyond every sequence"),
-        ({"tokens": Offsets(-1, 1, "mean")}, {}, "do not name it: leave separators out"),
+        ({"tokens": Offsets(-1, 1, "mean")}, {}, "not name: leave separators out"),
         ({"tokens": "relative"}, {}, "tokens must be one of 'absolute', Offsets"),
-        ({"tokens": "absolute"}, {}, "separators are a landmark of tokens=Offsets"),
+        ({"tokens": "absolute"}, {}, "separators are a landmark.*set tokens=Offsets"),
         ({"token_weights": np.ones(3)}, {}, r"one factor per token, shape \(8,\)"),
     ],
 )
@@ -379,7 +382,9 @@ def test_errors_say_what_to_do(data, settings, changes, words):
 
 def test_errors_of_predictions(data):
     model = ConvexAttentionRegressor(tokens=SEEN).fit(data.X, data.y, **data.extra)
-    with pytest.raises(ValueError, match=r"X has 2 channels, but .* was fitted on 3"):
+    with pytest.raises(
+        ValueError, match=r"shape .*, 2\), but .* was fitted on tokens of 3 channels"
+    ):
         model.predict(data.written[:, :, :2])
     with pytest.raises(ValueError, match="pass separators"):
         model.predict(data.X, mask=data.mask)

@@ -251,7 +251,7 @@ def test_beta_max_selects_nothing():
 @pytest.mark.parametrize("kind", ["regressor", "sequence"])
 def test_bad_strengths(kind, refit):
     model, target = MODELS[kind]
-    with pytest.raises(ValueError, match="refit must be a positive number; got"):
+    with pytest.raises(ValueError, match="refit must be a positive number, True or False; got"):
         clone(model).set_params(refit=refit).fit(X, target)
 
 

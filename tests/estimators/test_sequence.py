@@ -282,5 +282,5 @@ def test_wrong_data_are_refused(tokens, targets, message):
 
 
 def test_other_shapes_are_refused_at_prediction(model):
-    with pytest.raises(ValueError, match="X has 4 tokens of 3 channels, but this"):
+    with pytest.raises(ValueError, match=r"X has shape \(60, 4, 3\), but this"):
         model.predict(X[:, :4])

@@ -19,7 +19,6 @@ HINTS = (
     (r"Raise max_iter or tol\.", CURE),
     (r"Centre or scale X \(TokenScaler\), raise beta, or raise tol\.", CURE),
     (r"Extend betas, or pass a smaller eps\.", "Pass a smaller --eps."),
-    (r"\bcv=(\d+) needs", r"--cv \1 needs"),
     (r"Use fewer folds, or a stratified splitter\.", "Use fewer folds with --cv."),
     (TIME, "Raise --max-time if you set it."),
     (

@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 from ..problem import Certificate
 from ..solvers import Solution, Status, TracePoint, solve
 from ..solvers.refit import RIDGES, Refitted, refit
 from ..solvers.solution import Clock, advice, interruption
-from ._parameters import check_parameters, parameters
+from ._parameters import check_parameters, is_boolean, parameters
 from ._reading import Array, warn
 from .persistence import Persistent
 
-REFIT_ATTRIBUTES = ("selection_coef_", "selection_intercept_", "ridge_")
-
-Estimator = TypeVar("Estimator")
-Args = ParamSpec("Args")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def all_or_nothing(
-    fit: Callable[Concatenate[Estimator, Args], Estimator],
-) -> Callable[Concatenate[Estimator, Args], Estimator]:
+def all_or_nothing(fit: Method) -> Method:
     """Let `fit` work on a copy, whose attributes become the estimator's in one step at the end.
 
     A fit that raises, Ctrl-C included, leaves an estimator unfitted, or with its old model whole.
@@ -53,20 +48,17 @@ def all_or_nothing(
     """
 
     @wraps(fit)
-    def fit_whole(self: Estimator, /, *args: Args.args, **kwargs: Args.kwargs) -> Estimator:
+    def fit_whole(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = dict(vars(self))
         draft = object.__new__(type(self))  # copy.copy would drop what __getstate__ leaves out
         draft.__dict__ = dict(before)
         fit(draft, *args, **kwargs)
-        set_meanwhile = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in before or value is not before[name]
-        }
+        kept = [name for name, value in before.items() if value is vars(self).get(name, fit)]
+        set_meanwhile = {name: vars(self)[name] for name in vars(self).keys() - kept}
         self.__dict__ = vars(draft) | set_meanwhile  # one assignment, which no signal divides
         return self
 
-    return fit_whole
+    return cast(Method, fit_whole)
 
 
 class Fitted(Persistent):
@@ -94,56 +86,38 @@ class Fitted(Persistent):
     """
 
     refit: Any
-    coef_: Array
-    intercept_: Array
-    status_: Status
-    strategy_: str
-    ridge_: Array
     n_tokens_: int
     n_channels_: int
-    classes_: NDArray
     _certificate: Certificate  # of the solution, refitted or not
-    _targets: str  # their kind
 
     @property
     def certificate_(self) -> Certificate:
         """Objective, lower bound and gap; refitted models have none."""
-        self._check_kept("certificate_")
-        if self._is_refitted:
+        check_is_fitted(self)
+        if hasattr(self, "ridge_"):
             raise AttributeError(
-                f"This {type(self).__name__} was refitted (refit={self.refit!r}): its coefficients "
-                "are not the certified optimum, and have no certificate. selection_certificate_ is "
-                "that of the fit which selected the tokens; for a certified model fit with "
-                "refit=False."
+                f"This {type(self).__name__} was refitted: its coefficients are not the certified "
+                "optimum, and have no certificate. selection_certificate_ is that of the fit which "
+                "selected the tokens; for a certified model fit with refit=False."
             )
         return self._certificate
 
     @property
     def selection_certificate_(self) -> Certificate:
         """Certificate of the fit that selected what was refitted."""
-        self._check_kept("selection_certificate_")
-        if not self._is_refitted:
+        check_is_fitted(self)
+        if not hasattr(self, "ridge_"):
             raise AttributeError(
                 f"This {type(self).__name__} was not refitted; see certificate_, and refit=True."
             )
         return self._certificate
-
-    def _check_kept(self, name: str) -> None:
-        if "_certificate" not in vars(self):
-            raise NotFittedError(
-                f"This {type(self).__name__} is not fitted yet and has no {name}; call fit first."
-            )
-
-    @property
-    def _is_refitted(self) -> bool:
-        return "ridge_" in vars(self)
 
     @property
     def _ridges(self) -> tuple[float | None, ...]:
         """Strengths of the ridge to choose from; None where there is no refit."""
         if not self.refit:
             return (None,)
-        return RIDGES if isinstance(self.refit, (bool, np.bool_)) else (float(self.refit),)
+        return RIDGES if is_boolean(self.refit) else (float(self.refit),)
 
 
 @parameters
@@ -187,6 +161,10 @@ class Certified(Fitted, BaseEstimator):
     def _check_parameters(self) -> None:
         check_parameters(self)
 
+    def _limits(self, clock: Clock) -> dict[str, Any]:
+        """When a solver is to stop."""
+        return {"tol": self.tol, "max_iter": self.max_iter, "max_time": clock.left}
+
     def _minimise(
         self, problem: Any, beta: float, clock: Clock, ridge: float | None = None, **start: Any
     ) -> Solution | Refitted:
@@ -195,28 +173,21 @@ class Certified(Fitted, BaseEstimator):
             solution = self._solve(
                 problem,
                 beta,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                max_time=clock.left,
                 callback=self._report,
                 on_interrupt=self.on_interrupt,
+                **self._limits(clock),
                 **start,
             )
             return self._refitted(problem, solution, clock, ridge)
 
     def _refitted(
-        self,
-        problem: Any,
-        solution: Solution,
-        clock: Clock,
-        ridge: float | None = None,
-        **start: Any,
+        self, problem: Any, solution: Solution, clock: Clock, ridge: float | None, **start: Any
     ) -> Solution | Refitted:
         """`solution`, refitted where that was asked for; if not at `ridge`, at the best one."""
         if not self.refit:
             return solution
-        if ridge is None and len(self._ridges) == 1:
-            (ridge,) = self._ridges
+        if ridge is None and not is_boolean(self.refit):
+            ridge = float(self.refit)
         fitted: Refitted = self._refit(problem, solution, ridge, late=clock.late, **start)
         if fitted.stopped:
             why = "Ctrl-C interrupted it" if clock.asked() else "max_time ran out"
@@ -236,10 +207,7 @@ class Certified(Fitted, BaseEstimator):
 
     def _warn_of_one_sample(self, n_samples: int) -> None:
         if n_samples == 1:
-            warn(
-                "X has one sample, and one sample cannot tell which tokens matter. Pass more "
-                "samples."
-            )
+            warn("X has one sample, and one sample cannot tell which tokens matter. Pass more.")
 
     def _report(self, point: TracePoint) -> None:
         """One line of progress, where asked for."""
@@ -248,14 +216,13 @@ class Certified(Fitted, BaseEstimator):
         elif self.verbose:
             print(
                 f"[{type(self).__name__}] iteration {point.iteration:5d}  {point.seconds:8.2f} s  "
-                f"relative gap {point.relative_gap:8.1e}  {point.n_active:5d} "
-                f"{self._groups_name}",
+                f"relative gap {point.relative_gap:8.1e}  {point.n_active:5d} {self._groups_name}",
                 flush=True,
             )
 
     def _keep(self, fitted: Solution | Refitted) -> Self:
         """Turn a solution, refitted or not, into fitted attributes."""
-        for name in REFIT_ATTRIBUTES:  # of an earlier fit
+        for name in ("selection_coef_", "selection_intercept_", "ridge_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         solution = fitted.selection if isinstance(fitted, Refitted) else fitted
         self._set_coefficients(self._as_coef(fitted.Z), fitted.intercept)
@@ -277,7 +244,7 @@ class Certified(Fitted, BaseEstimator):
     def _warn_unless_converged(self) -> None:
         gap = self._certificate.relative_gap
         if not gap <= self.tol:
-            holds = "selection_certificate_" if self._is_refitted else "certificate_"
+            holds = "selection_certificate_" if hasattr(self, "ridge_") else "certificate_"
             stopped = "Interrupted" if self.status_ is Status.INTERRUPTED else "Stopped"
             warn(
                 f"{stopped} at a relative duality gap of {gap:.1e}, above tol={self.tol:g}: the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..problem import Design
 from ..solvers import Solution, Status, solve_path
 from ..solvers.refit import Refitted
 from ..solvers.solution import Clock
 from ._reading import Array
-from .attention import ConvexAttention, TrainingData
+from .attention import TrainingData
 
 Scorer = Callable[..., float]
 Fold = tuple[NDArray[np.intp], NDArray[np.intp]]  # sequences to train on, and to score on
@@ -45,31 +47,26 @@ def score_fold(
     are left, or no weight, the fold says nothing: its scores are NaN.
     """
     clock = Clock(estimator.max_iter, estimator.max_time)  # for the path and its refits
-    (train_part, test_part), fractions = map(data.take, fold), estimator.betas_
-    of_test = {key: _rows(value, fold[1], len(data.samples)) for key, value in score_params.items()}
+    (train, test), fractions = map(data.take, fold), estimator.betas_
     nothing = np.full((len(fractions), len(estimator._ridges)), np.nan)
-    if not (_has_weight(train_part) and _has_weight(test_part)):
+    weights = (np.ones(len(p.Y)) if p.weight is None else p.weight for p in (train, test))
+    if not all(map(np.any, weights)):
         return FoldResult(nothing, missing=np.arange(0))
-    solvable = estimator._solvable(train_part.Y, train_part.weight)
-    fill = estimator._fill_intercept(train_part.Y, train_part.weight)
+    solvable = estimator._solvable(train.Y, train.weight)
+    fill = estimator._fill_intercept(train.Y, train.weight)
     missing = np.flatnonzero(~solvable)
     if not np.any(solvable) or (len(missing) and fill is None):
         return FoldResult(nothing, missing)
     estimator = copy.copy(estimator)
-    estimator._prepare(train_part)
-    problem = estimator._problem(replace(train_part, Y=train_part.Y[:, solvable]))
-    path = solve_path(
-        problem,
-        (fractions * problem.beta_max).tolist(),
-        tol=estimator.tol,
-        max_iter=estimator.max_iter,
-        max_time=clock.left,
-    )
-    judge = _judge(estimator, test_part, scorer, of_test)
+    estimator._prepare(train)
+    problem = estimator._problem(replace(train, Y=train.Y[:, solvable]))
+    betas = (fractions * problem.beta_max).tolist()
+    params = {key: _of_test(data, test, fold[1], key, value) for key, value in score_params.items()}
+    judge = _judge(estimator._design(test.samples), test, scorer, params)
     scores: list[list[float]] = []
     gaps, statuses = [], []
     step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
-    for solution in path:
+    for solution in solve_path(problem, betas, **estimator._limits(clock)):
         fitted: Solution | Refitted = solution
         scores.append([])
         for ridge in estimator._ridges:
@@ -83,42 +80,29 @@ def score_fold(
     return FoldResult(np.array(scores), missing, max(gaps), tuple(statuses), clock.seconds)
 
 
-def _rows(value: Any, rows: NDArray[np.intp], n_samples: int) -> Any:
-    """The rows of per-sample metadata; anything else untouched."""
+def _of_test(
+    data: TrainingData, test: TrainingData, sequences: NDArray[np.intp], name: str, value: Any
+) -> Any:
+    """Metadata of sequences or positions as those of samples to score; anything else untouched."""
     array = np.asarray(value)
-    return array[rows] if array.ndim and len(array) == n_samples else value
-
-
-def _has_weight(part: TrainingData) -> bool:
-    return len(part.Y) > 0 and (part.weight is None or bool(np.any(part.weight > 0)))
+    per_sequence = array.ndim > 0 and len(array) == len(data.samples)
+    return test.samples.rows(array[sequences], name) if per_sequence else value
 
 
 def _judge(
-    estimator: ConvexAttention,
-    part: TrainingData,
-    scorer: Scorer | None,
-    score_params: dict[str, Any],
+    design: Design, test: TrainingData, scorer: Scorer | None, params: dict[str, Any]
 ) -> Callable[[Any], float]:
-    """A function that scores a fitted model on `part`."""
-    design = estimator._design(part.samples)
+    """A function that scores a fitted model on `test`."""
     if scorer is None:
-        return lambda model: model._score_default(model._design_scores(design), part.Y, part.weight)
-    X = part.samples.dense()  # scorers know no mask; zeros at padding mean the same
-    if part.samples.offsets is None:
-        return lambda model: float(scorer(model, X, part.y, **score_params))
-    params = {name: _by_sample(part, name, value) for name, value in score_params.items()}
+        return lambda model: model._score_default(model._design_scores(design), test.Y, test.weight)
+    X = test.samples.dense()  # scorers know no mask; zeros at padding mean the same
 
     def judge(model: Any) -> float:
-        vars(model).update(tokens="absolute", n_tokens=None)  # of X, whose samples are written out
-        return float(scorer(model, X, part.y, **params))
+        if test.samples.offsets is not None:  # whose tokens X has written out
+            vars(model).update(tokens="absolute", n_tokens=None)
+        return float(scorer(model, X, test.y, **params))
 
     return judge
-
-
-def _by_sample(part: TrainingData, name: str, value: Any) -> Any:
-    """Metadata of sequences or positions as those of samples; anything else untouched."""
-    per_sequence = np.ndim(value) > 0 and len(value) == len(part.samples)
-    return part.samples.weights(value, name) if per_sequence else value
 
 
 def _embed(
@@ -134,10 +118,10 @@ def _embed(
 
 @dataclass(frozen=True)
 class Choice:
-    """Scores of all folds, and the beta they choose."""
+    """Scores of all folds, ``(B,)``, and the beta they choose."""
 
     index: int
-    mean: Array  # (B,)
+    mean: Array
     std: Array
     standard_error: Array
 
@@ -165,19 +149,17 @@ def choose(scores: Array, rule: str) -> Choice:
     "best" has the highest mean. "one-standard-error" is the largest beta whose mean is within one
     standard error of that. Folds that are NaN count for nothing; ties go to the larger beta.
     """
-    counted = ~np.isnan(scores)
-    if not np.any(counted):
+    count = np.count_nonzero(~np.isnan(scores), axis=0)
+    if not np.any(count):
         raise ValueError(
             "No fold could be fitted and scored: the training parts lack classes (or weight), or "
             "the scorer returned NaN throughout. Use fewer folds or a stratified splitter."
         )
-    n = np.count_nonzero(counted, axis=0)
-    filled = np.where(counted, scores, 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = filled.sum(axis=0) / n
-        squares = np.where(counted, (scores - mean) ** 2, 0.0).sum(axis=0)
-        std = np.sqrt(squares / np.maximum(n - 1, 1))
-        standard_error = std / np.sqrt(n)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # of betas with one score, or none
+        mean, std = np.nanmean(scores, axis=0), np.nanstd(scores, axis=0, ddof=1)
+        std = np.where(count == 1, 0.0, std)
+        standard_error = std / np.sqrt(count)
     ranked = np.where(np.isnan(mean), -np.inf, mean)
     index = int(np.argmax(ranked))
     if rule == "one-standard-error":

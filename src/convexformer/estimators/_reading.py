@@ -6,7 +6,6 @@ error says what was wrong, what was got and what to do.
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Iterator
@@ -24,18 +23,11 @@ Tokens = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 Array = NDArray[np.float64]
 
-REAL_KINDS = "biuf"  # of dtypes: real numbers
-MOST_TEXT = 60  # characters of a value that an error shows
 FLOATS: dict[str, Any] = {"dtype": (np.float64, np.float32), "ensure_all_finite": False}
 BLOCK_ENTRIES = 1 << 22  # of X looked at together: large beside a Python loop, small beside X
 
 
 # Arrays ---------------------------------------------------------------------------------------
-
-ENCODE = (
-    "Encode text first, one-hot for example: sequences of letters with "
-    "convexformer.datasets.one_hot, columns of categories with sklearn's OneHotEncoder."
-)
 
 
 def as_numpy(data: Any, name: str) -> Any:
@@ -57,10 +49,8 @@ def as_numpy(data: Any, name: str) -> Any:
 def ranked(X: Any) -> Any:
     """`X` with a shape: lists and tensors become arrays, ragged ones an error in words."""
     X = as_numpy(X, "X")
-    if hasattr(X, "shape"):
-        return X
     try:
-        return np.asarray(X)
+        return X if hasattr(X, "shape") else np.asarray(X)
     except ValueError as error:
         raise ValueError(
             f"X is ragged: its samples or tokens differ in length ({error}). Pad them to one "
@@ -70,43 +60,16 @@ def ranked(X: Any) -> Any:
 
 
 def check_numbers(data: Any, name: str, cure: str) -> None:
-    """Raise where `data`, an array or a table, holds text, which NumPy would convert, or complex
-    numbers; `cure` says what to do with text that spells no number."""
-    table = hasattr(data, "iloc") and len(data.shape) == 2
-    for column in (data.iloc[:, j] for j in range(data.shape[1])) if table else (data,):
-        if getattr(getattr(column, "dtype", None), "kind", "O") in REAL_KINDS:
-            continue
-        values = np.asarray(column)
-        shape = tuple(data.shape) if table else values.shape
-        if values.dtype.kind == "c":
+    """Raise where `data`, an array or a table, holds text, which NumPy would convert; `cure` says
+    what to do with text that spells no number."""
+    values = np.asarray(data)
+    for value in values.flat if values.dtype.kind in "USTO" else ():
+        if isinstance(value, (str, bytes)):
             raise ValueError(
-                f"Complex data not supported: {name} of shape {shape} holds complex numbers. Pass "
-                "their real and imaginary parts side by side."
+                f"{name} must hold numbers, got text of shape {values.shape}, such as "
+                f"{value[:60]!r}. {cure} If it spells numbers, convert it: "
+                f"numpy.asarray({name}, float)."
             )
-        text = _first_text(values)
-        if text is not None:
-            if _spells_number(text):
-                cure = f"Convert it first: numpy.asarray({name}, dtype=float)."
-            raise ValueError(
-                f"{name} must hold numbers, got text of shape {shape}, such as {text[:MOST_TEXT]!r}"
-                f". {cure}"
-            )
-
-
-def _first_text(values: NDArray[Any]) -> str | None:
-    """The first string in an array, None where there is none."""
-    if values.dtype.kind not in "USTO":
-        return None
-    text = next((value for value in values.flat if isinstance(value, (str, bytes))), None)
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
-
-
-def _spells_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def blank(dtype: np.dtype[Any]) -> Any:
@@ -132,45 +95,60 @@ def check_tokens(
     and its number of tokens need not be that of the fit.
     """
     X = ranked(X)
-    check_numbers(X, "X", ENCODE)
-    if any_length and len(X.shape) != 3:
+    check_numbers(
+        X, "X", "Encode text first, one-hot: convexformer.datasets.one_hot, OneHotEncoder."
+    )
+    flat = len(X.shape) == 2 and not any_length
+    if len(X.shape) != 3 and not flat:
         raise ValueError(
-            "tokens=Offsets needs X of shape (samples, positions, channels), got shape "
-            f"{tuple(X.shape)}. For sequences of single numbers use X[:, :, None]."
+            "X must be 3-D (samples, tokens, channels), or 2-D (samples, columns) unless tokens "
+            f"are Offsets, got shape {tuple(X.shape)}. Reshape your data: one row of a table "
+            "X.reshape(1, -1), one column X.reshape(-1, 1), sequences of single numbers "
+            "X[:, :, None], one sample of tokens and channels X[None], axes of places to one axis "
+            "of tokens X.reshape(len(X), -1, X.shape[-1])."
         )
-    if len(X.shape) not in (2, 3):
-        raise ValueError(
-            "X must be 3-D (samples, tokens, channels) or 2-D (samples, columns), got shape "
-            f"{tuple(X.shape)}. Reshape your data: {_reshape(tuple(X.shape))}"
-        )
-    X = _cut(estimator, X, reset) if len(X.shape) == 2 else _whole(estimator, X, reset)
+    if not reset:
+        _check_shape(estimator, tuple(X.shape), any_length)
+    X = _cut(estimator, X, reset) if flat else _whole(estimator, X, reset)
     if reset:
         for name in ("token_names_", "channel_names_"):  # given to an earlier fit
             vars(estimator).pop(name, None)
         estimator.n_tokens_, estimator.n_channels_ = X.shape[1:]
-    else:
-        _compare(estimator, X, any_length)
     mask = check_mask(mask, X.shape[:2])
     if reset and mask is not None and not np.any(mask):
         raise ValueError(
             "mask is False everywhere: there is no real token to learn from. It is True where a "
-            "token is real and False at padding; if yours is the other way round, pass ~mask."
+            "token is real; if yours is the other way round, pass ~mask."
         )
     check_finite(X, mask)
     return X, mask
 
 
+def _check_shape(estimator: Any, shape: tuple[int, ...], any_length: bool) -> None:
+    """Raise unless X has a shape that the fitted estimator can read."""
+    n, d = estimator.n_tokens_, estimator.n_channels_
+    if len(shape) == 3:
+        fits = shape[1:] == (shape[1] if any_length else n, d)
+    else:  # a table, not one sample
+        fits = (shape != (n, d) or n == 1) and (estimator.n_tokens is not None or d == 1)
+    if not fits:
+        tokens = "tokens" if any_length else f"{n} tokens"
+        raise ValueError(
+            f"X has shape {shape}, but this {type(estimator).__name__} was fitted on {tokens} of "
+            f"{d} channels. Pass one sample as X[None], cut or pad sequences to that shape (and "
+            f"pass mask), and reshape a table to (N, {n}, {d}), or fit with n_tokens={n}."
+        )
+
+
 def _cut(estimator: Any, X: Any, reset: bool) -> Tokens:
     """A table cut into tokens."""
-    if not reset:
-        _check_not_one_sample(estimator, tuple(X.shape))
     X = validate_data(estimator, X, reset=reset, **FLOATS)
     columns = X.shape[1]
     n = columns if estimator.n_tokens is None else estimator.n_tokens
     if columns % n:
         raise ValueError(
-            f"2-D X with {columns} columns cannot be cut into n_tokens={n} tokens of equal "
-            f"length. Columns must be ordered token by token, {columns} = n_tokens * channels."
+            f"2-D X with {columns} columns cannot be cut into n_tokens={n} tokens of equal length, "
+            "the columns ordered token by token. Choose another n_tokens."
         )
     return X.reshape(len(X), n, columns // n)  # splits one axis: always a view
 
@@ -185,52 +163,12 @@ def _whole(estimator: Any, X: Any, reset: bool) -> Tokens:
     n = getattr(estimator, "n_tokens", None)  # some read nothing but 3-D
     if n is not None and X.shape[1] != n:
         raise ValueError(
-            f"X has {X.shape[1]} tokens (shape {X.shape}) but n_tokens={n} was set. Leave "
-            "n_tokens=None for 3-D input, or pass X with that many tokens."
+            f"X has {X.shape[1]} tokens (shape {X.shape}) but n_tokens={n} was set: leave it None."
         )
     if reset:
         estimator.n_features_in_ = X.shape[1] * X.shape[2]
         vars(estimator).pop("feature_names_in_", None)  # of an earlier fit on a table
     return X
-
-
-def _compare(estimator: Any, X: Tokens, any_length: bool) -> None:
-    """Raise unless X has the shape that the estimator was fitted on."""
-    name, n, d = type(estimator).__name__, estimator.n_tokens_, estimator.n_channels_
-    if any_length and X.shape[2] != d:
-        raise ValueError(f"X has {X.shape[2]} channels, but this {name} was fitted on {d}.")
-    if not any_length and X.shape[1:] != (n, d):
-        raise ValueError(
-            f"X has {X.shape[1]} tokens of {X.shape[2]} channels, but this {name} was fitted on "
-            f"{n} tokens of {d} channels. Cut or pad the samples to that shape (and pass mask), or "
-            "fit again."
-        )
-
-
-def _reshape(shape: tuple[int, ...]) -> str:
-    """What to do with an array that is neither 2-D nor 3-D."""
-    if len(shape) < 2:
-        return (
-            "for one row of a table use X.reshape(1, -1), for one column X.reshape(-1, 1). One "
-            "sample of tokens and channels is 2-D, and passed as X[None]."
-        )
-    joined = f"X.reshape({shape[0]}, {math.prod(shape[1:-1])}, {shape[-1]})"
-    words = f"join the axes that are places, {joined}, so that each place is a token."
-    return words if shape[0] > 1 else f"{words} If the first axis is one too many, use X[0]."
-
-
-def _check_not_one_sample(estimator: Any, shape: tuple[int, int]) -> None:
-    """Raise where 2-D input is one sample, or is flat and nothing says how it is to be cut."""
-    n, d = estimator.n_tokens_, estimator.n_channels_
-    fitted = f"this {type(estimator).__name__} was fitted on {n} tokens of {d} channels"
-    if shape == (n, d) and n > 1:
-        raise ValueError(f"X of shape {shape} is one sample, and {fitted}: pass X[None].")
-    if estimator.n_tokens is not None or d == 1:
-        return
-    raise ValueError(
-        f"X is 2-D, of shape {shape}, but {fitted}. Reshape it to (N, {n}, {d}), or fit with "
-        f"n_tokens={n} to pass tables."
-    )
 
 
 def check_mask(
@@ -243,17 +181,12 @@ def check_mask(
     if mask is None:
         return None
     mask = np.asarray(as_numpy(mask, name))
-    if mask.shape != shape:
-        pooled = mask.shape == (shape[0], shape[1] - 2)
-        hint = " After PooledTokens pass none: padding is zero already." if pooled else ""
+    numbers = mask.dtype != np.bool_
+    if mask.shape != shape or (numbers and not np.all(np.isin(mask, (0, 1)))):
         raise ValueError(
-            f"{name} must have shape (samples, tokens) = {shape}, got {mask.shape}. "
-            f"It is True where {meaning}.{hint}"
-        )
-    if mask.dtype != np.bool_ and not np.all(np.isin(mask, (0, 1))):
-        raise ValueError(
-            f"{name} must hold booleans or 0 and 1, got {mask.dtype} with other values. "
-            f"It is True where {meaning}."
+            f"{name} must have shape (samples, tokens) = {shape} and hold booleans or 0 and 1, got "
+            f"{mask.shape} of {mask.dtype}. It is True where {meaning}. After PooledTokens pass "
+            "none: padding is zero already."
         )
     return mask.astype(np.bool_, copy=False)
 
@@ -269,10 +202,9 @@ def check_finite(X: Tokens, mask: Mask | None) -> None:
     """Raise where a real token holds NaN or infinity, block by block."""
     for rows in blocks(X):
         block = X[rows]
-        if mask is None:
-            with np.errstate(over="ignore", invalid="ignore"):
-                if np.isfinite(np.sum(block)):  # one pass without a temporary, nearly always enough
-                    continue
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(np.sum(block)):  # one pass without a temporary, nearly always enough
+                continue
         bad = ~np.isfinite(block)
         if mask is not None:
             bad &= mask[rows, :, None]
@@ -289,21 +221,14 @@ def check_sample_weight(sample_weight: Any, n_samples: int) -> Array | None:
     """Read sample weights: finite, not negative, not all zero."""
     if sample_weight is None:
         return None
-    weight = np.asarray(as_numpy(sample_weight, "sample_weight"))
-    if weight.shape != (n_samples,):
+    read: dict[str, Any] = {"input_name": "sample_weight", "ensure_non_negative": True}
+    given = np.atleast_1d(np.asarray(as_numpy(sample_weight, "sample_weight")))
+    weight: Array = check_array(given, ensure_2d=False, dtype=np.float64, **read)
+    if weight.shape != (n_samples,) or not np.any(weight):
         raise ValueError(
             f"sample_weight must have one weight per sample, shape ({n_samples},), got "
-            f"{weight.shape}."
+            f"{weight.shape}, and must not be zero for every sample."
         )
-    check_numbers(weight, "sample_weight", "Pass one number per sample.")
-    weight = check_array(weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-    if np.any(weight < 0):
-        raise ValueError(
-            f"sample_weight has negative weights (lowest {weight.min():g}): the problem would not "
-            "be convex. Use weights >= 0."
-        )
-    if not np.any(weight > 0):
-        raise ValueError("sample_weight is zero for every sample: nothing is left to fit.")
     return weight
 
 
@@ -339,65 +264,37 @@ class Samples:
 
     def take(self, sequences: NDArray[np.intp]) -> Samples:
         """Some of the sequences (copied)."""
-        mask = None if self.mask is None else self.mask[sequences]
-        separators = None if self.separators is None else self.separators[sequences]
+        mask, separators = (
+            None if flags is None else flags[sequences] for flags in (self.mask, self.separators)
+        )
         return Samples(self.X[sequences], mask, separators, self.offsets)
 
     def rows_of(self, sequences: NDArray[np.intp]) -> NDArray[np.intp]:
         """The samples of some sequences, in their order."""
         if self.offsets is None:
             return sequences
-        bounds = np.searchsorted(self._positions[0], np.arange(len(self) + 1))
-        parts = [np.arange(bounds[i], bounds[i + 1]) for i in np.arange(len(self))[sequences]]
-        return np.concatenate([np.arange(0), *parts])
+        rows = self.arranged(np.arange(len(self._positions[0])))[sequences]
+        return rows[rows >= 0]
 
     @cached_property
-    def _positions(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def _positions(self) -> tuple[NDArray[np.intp], ...]:
         """Sequence and place of every sample, with offsets."""
-        real = np.ones(self.X.shape[:2], dtype=bool) if self.mask is None else self.mask
-        sequence, place = np.nonzero(real)
-        return sequence, place
+        return np.nonzero(np.ones(self.X.shape[:2]) if self.mask is None else self.mask)
 
     # Values of sequences or positions to values of samples, and back ---------------------------
 
-    def targets(self, y: Any) -> Any:
-        """`y`, with offsets only at real positions: ``(samples,)`` or ``(samples, c)``."""
-        if self.offsets is None or y is None:
-            return y
-        shape = self.X.shape[:2]
-        try:
-            y = np.asarray(as_numpy(y, "y"))
-            got = f"shape {y.shape}"
-        except ValueError:  # of lists that differ in length
-            y, got = np.zeros(0), "sequences of different lengths"
-        if y.ndim not in (2, 3) or y.shape[:2] != shape:
-            raise ValueError(
-                f"With tokens=Offsets, y must have a target for every position, shape {shape} or "
-                f"{shape} + (n_outputs,), got {got}. Pad it: what stands at padding is not read."
-            )
-        return y[self._positions]
-
-    def check_targets(self, y: NDArray) -> None:
-        """Raise unless every sample has a target."""
-        if self.offsets is None and len(self.X) != len(y):  # else they were taken by position
-            raise ValueError(
-                f"X and y have inconsistent lengths: X of shape {self.X.shape} holds "
-                f"{len(self.X)}, y {len(y)}. Pass one target per sample."
-            )
-
-    def weights(self, values: Any, name: str = "sample_weight") -> Any:
-        """Weights per sequence, or with offsets also per position, as weights of samples."""
+    def rows(self, values: Any, name: str) -> Any:
+        """Values of positions, or of sequences, as those of samples; `name` says of what."""
         if self.offsets is None or values is None:
-            return values
+            return as_numpy(values, name)
         array, shape = np.asarray(as_numpy(values, name)), self.X.shape[:2]
-        if array.shape == shape[:1]:
-            return array[self._positions[0]]
-        if array.shape == shape:
-            return array[self._positions]
-        raise ValueError(
-            f"{name} must have one value per sequence, shape ({len(self)},), or one per position, "
-            f"shape {shape}, got {array.shape}."
-        )
+        if array.shape[:2] != shape and (name == "y" or array.shape != shape[:1]):
+            others = "" if name == "y" else f", or one per sequence, shape ({len(self)},)"
+            raise ValueError(
+                f"With tokens=Offsets, {name} must have a value for every position, shape {shape}"
+                f"{others}, got {array.shape}. Pad it: what stands at padding is not read."
+            )
+        return array[self._positions[: array.ndim]]
 
     def arranged(self, values: NDArray) -> NDArray:
         """Values of samples where they belong; with offsets ``(N, n, ...)``, marked at padding."""
@@ -413,36 +310,17 @@ def read_samples(estimator: Any, X: Any, mask: Any, separators: Any, *, reset: b
     """Read what an estimator was given, and remember or compare its shape."""
     offsets = estimator.tokens if isinstance(estimator.tokens, Offsets) else None
     X, mask = check_tokens(estimator, X, mask, reset=reset, any_length=offsets is not None)
-    if offsets is None:
-        if separators is not None:
-            raise ValueError(
-                "separators are a landmark of tokens=Offsets(low, high, landmarks=['separators']), "
-                "and tokens='absolute' has none. Leave them out, or set tokens."
-            )
-        return Samples(X, mask)
-    if separators is not None and "separators" not in offsets.landmarks:
+    if separators is not None and "separators" not in (offsets.landmarks if offsets else ()):
         raise ValueError(
-            f"separators are a landmark, and those of tokens={offsets} do not name it: leave "
-            "separators out, or add 'separators' to the landmarks."
+            f"separators are a landmark, which tokens={estimator.tokens!r} does not name: leave "
+            "separators out, or set tokens=Offsets(low, high, landmarks=['separators'])."
         )
     flags = check_mask(separators, X.shape[:2], "separators", "a token is a separator")
-    samples = Samples(X, mask, flags, offsets)
-    if reset:
-        _check_window(samples, offsets)
-        estimator.n_tokens_ = len(offsets)
-        estimator.token_names_ = np.array(offsets.names)
-    return samples
-
-
-def _check_window(samples: Samples, offsets: Offsets) -> None:
-    """Raise where an end of the window lies outside every sequence."""
-    sequence, place = samples._positions
-    new = np.flatnonzero(np.diff(sequence, prepend=-1))  # the first sample of every sequence
-    last = np.append(new[1:], len(place)) - 1
-    reach = int(np.max(place[last] - place[new]))
-    if max(abs(offsets.low), abs(offsets.high)) > reach:
-        raise ValueError(
-            f"Offsets({offsets.low}, {offsets.high}) reaches beyond every sequence: the longest "
-            f"has {reach + 1} tokens, so no offset but -{reach} ... {reach} is ever inside. Use a "
-            "smaller window."
-        )
+    if offsets is not None and reset:
+        if max(abs(offsets.low), abs(offsets.high)) >= X.shape[1]:
+            raise ValueError(
+                f"{offsets} reaches beyond every sequence, as X has {X.shape[1]} positions. Use a "
+                "smaller window."
+            )
+        estimator.n_tokens_, estimator.token_names_ = len(offsets), np.array(offsets.names)
+    return Samples(X, mask, flags, offsets)

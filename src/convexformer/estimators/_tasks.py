@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
-from scipy.special import expit, log_expit, log_softmax, softmax
+from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils import assert_all_finite, check_array, column_or_1d
+from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from ..problem import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from ._parameters import parameters, positive
-from ._reading import Array, as_numpy, check_numbers
+from ._parameters import is_positive, parameters
+from ._reading import Array, check_numbers
 
 LOG_TINY = float(np.log(np.finfo(np.float64).eps))
 """Floor of a log-probability in scores, as in scikit-learn's log loss."""
@@ -102,9 +102,7 @@ class ClassLabels(ClassifierMixin):
         return self.classes_[chosen.astype(np.intp)]
 
     def _probabilities(self, F: Array) -> Array:
-        if self._joint:
-            return softmax(F, axis=-1)
-        return expit(np.concatenate([-F, F], axis=-1) if self._two else F)
+        return np.exp(self._log_probabilities(F))
 
     def _log_probabilities(self, F: Array) -> Array:
         if self._joint:
@@ -121,8 +119,6 @@ class Regression(RealTargets):
 
     def _read_targets(self, y: Any) -> tuple[Array, Array]:
         """`y` as passed, in float64, and the same as ``(N, c)``."""
-        _check_rank(self, y)
-        y = as_numpy(y, "y")
         cure = "For class labels, use a classifier, such as ConvexAttentionClassifier."
         check_numbers(y, "y", cure)
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
@@ -140,13 +136,8 @@ class Regression(RealTargets):
         return np.average(Y, axis=0, weights=weight) > 0
 
     def _missing(self, outputs: NDArray) -> str:
+        """What data lack for outputs to be solvable, in words."""
         return f"has only zero counts for output {outputs.tolist()}"
-
-    def _unsolvable(self, outputs: NDArray) -> str:
-        return (
-            f"All counts of output {outputs.tolist()} are zero: with an intercept the Poisson loss "
-            "has no finite minimiser. Drop such outputs, or set fit_intercept=False."
-        )
 
     def _fill_intercept(self, Y: Array, weight: Array | None) -> Array | None:
         return None  # a count that was never seen: no sensible prediction
@@ -198,7 +189,7 @@ class Regression(RealTargets):
         float
         """
         samples, F = self._scored(X, mask, separators)
-        y, weight = samples.targets(as_numpy(y, "y")), samples.weights(sample_weight)
+        y, weight = samples.rows(y, "y"), samples.rows(sample_weight, "sample_weight")
         return float(r2_score(y, self._predictions(F), sample_weight=weight))
 
 
@@ -225,21 +216,12 @@ class Classification(ClassLabels):
 
     def _read_targets(self, y: Any) -> tuple[NDArray, Array]:
         """`y` validated, and as ±1 ``(N, 1)``, one-hot ``(N, c)`` or ±1 ``(N, c)``."""
-        _check_rank(self, y)
-        y = as_numpy(y, "y")
         y = y.toarray() if issparse(y) else y
         check_classification_targets(y)
         kind = type_of_target(y, input_name="y")
         if kind == "multilabel-indicator":
             return self._read_multilabel(np.asarray(y))
-        if kind == "multiclass-multioutput":
-            raise ValueError(
-                f"y of shape {np.shape(y)} holds several multiclass targets. Fit one classifier "
-                "per column (sklearn.multioutput.MultiOutputClassifier), or pass 0/1 indicators."
-            )
         y = column_or_1d(y, warn=True)
-        if y.dtype.kind in "fc":
-            assert_all_finite(y, input_name="y")
         Y = self._encode(y, "samples")
         self._targets = "binary" if len(self.classes_) == 2 else "multiclass"
         return y, Y
@@ -260,28 +242,19 @@ class Classification(ClassLabels):
         """Sample weights times class weights."""
         if self.class_weight is None:
             return weight
-        codes = np.searchsorted(self.classes_, y)
+        codes, classes = np.searchsorted(self.classes_, y), self.classes_.tolist()
         base: Array = np.ones(len(y)) if weight is None else weight
-        mass = np.array([base[codes == k].sum() for k in range(len(self.classes_))])
-        return np.multiply(base, self._class_weights(mass)[codes])
-
-    def _class_weights(self, mass: Array) -> Array:
-        """Weight of every class; "balanced" gives present classes the same total weight."""
-        if isinstance(self.class_weight, dict):
-            classes = self.classes_.tolist()
-            unknown = [key for key in self.class_weight if key not in classes]
-            if unknown:
-                raise ValueError(
-                    f"class_weight names classes {unknown} that are not in y, whose classes are "
-                    f"{classes}. Remove or rename them."
-                )
-            for key, value in self.class_weight.items():
-                positive("Remove the samples of a class to ignore it.")(
-                    f"class_weight[{key!r}]", value
-                )
-            return np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
-        share = mass.sum() / np.count_nonzero(mass)
-        return np.divide(share, mass, out=np.zeros_like(mass), where=mass > 0)
+        if self.class_weight == "balanced":  # classes that are present get the same total weight
+            mass = np.bincount(codes, base, len(classes))
+            factors = mass.sum() / np.count_nonzero(mass) / np.where(mass > 0, mass, 1.0)
+            return np.multiply(base, factors[codes])
+        if not all(key in classes and is_positive(w) for key, w in self.class_weight.items()):
+            raise ValueError(
+                f"class_weight must give positive numbers to classes of y, which are {classes}; "
+                f"got {self.class_weight}. Remove the samples of a class to ignore it."
+            )
+        factors = np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
+        return np.multiply(base, factors[codes])
 
     def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
         """Outputs whose loss has a finite minimiser: both signs, or the class, are present."""
@@ -292,25 +265,13 @@ class Classification(ClassLabels):
         return np.any(present > 0, axis=0) & np.any(present < 0, axis=0)
 
     def _missing(self, outputs: NDArray) -> str:
-        """What the training part of a fold lacks, in words."""
+        """What data lack for outputs to be solvable, in words."""
         names = self.classes_[outputs].tolist()
         if self._targets == "multilabel":
             return f"has only one value of the labels {names}"
         if self._two or len(outputs) == len(self.classes_):
             return "has samples of one class only"
         return f"has no samples of the classes {names}"
-
-    def _unsolvable(self, outputs: NDArray) -> str:
-        names = self.classes_[outputs].tolist()
-        if self._targets == "multilabel":
-            return (
-                f"Labels {names} of y are the same in every sample of positive weight, so they "
-                "have no class to tell from another. Drop these columns of y, or add samples."
-            )
-        return (
-            f"After sample_weight, y has fewer classes than in classes_ {self.classes_.tolist()}: "
-            "some class has no sample of positive weight. Drop its samples, or weigh them."
-        )
 
     def _fill_intercept(self, Y: Array, weight: Array | None) -> Array | None:
         """Intercepts that give an absent class probability 0 (and an ever-present label 1)."""
@@ -421,22 +382,10 @@ class Classification(ClassLabels):
         float
         """
         samples, F = self._scored(X, mask, separators)
-        y, weight = samples.targets(as_numpy(y, "y")), samples.weights(sample_weight)
+        y, weight = samples.rows(y, "y"), samples.rows(sample_weight, "sample_weight")
         return float(accuracy_score(y, self._labels(F), sample_weight=weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = self.class_weight is None
         return tags
-
-
-def _check_rank(estimator: Any, y: Any) -> None:
-    if y is None:
-        raise ValueError(
-            f"{type(estimator).__name__} requires y to be passed, but the target y is None."
-        )
-    if getattr(y, "ndim", 0) > 2:
-        raise ValueError(
-            f"y must have one target, or one vector of them, per sample; got shape {y.shape}. For "
-            "targets at every position use ConvexSequenceRegressor, or tokens=Offsets(low, high)."
-        )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from ..problem import PENALTIES, Design, Offsets, Problem
 from ..problem.norms import safe_norm
@@ -110,7 +110,6 @@ class ConvexAttention(Certified):
     _task_loss: ClassVar[Any]
     _task_weight: ClassVar[Any]
     _solvable: ClassVar[Any]
-    _unsolvable: ClassVar[Any]
     _missing: ClassVar[Any]
     _fill_intercept: ClassVar[Any]
     _score_default: ClassVar[Any]
@@ -120,9 +119,19 @@ class ConvexAttention(Certified):
     ) -> TrainingData:
         self._check_parameters()
         samples = read_samples(self, X, mask, separators, reset=True)
-        y, Y = self._read_targets(samples.targets(y))
-        samples.check_targets(y)
-        weight = check_sample_weight(samples.weights(sample_weight), len(y))
+        y = samples.rows(y, "y")
+        if y is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+        if getattr(y, "ndim", 0) > 2:
+            raise ValueError(
+                f"y must have one target, or one vector of them, per sample; got shape {y.shape}. "
+                "For targets at every position use ConvexSequenceRegressor, or tokens=Offsets(...)."
+            )
+        y, Y = self._read_targets(y)
+        if samples.offsets is None:  # else targets were taken by position
+            check_consistent_length(samples.X, y)
+        weight = check_sample_weight(samples.rows(sample_weight, "sample_weight"), len(y))
         self._warn_of_one_sample(len(y))
         return TrainingData(samples, y, Y, weight)
 
@@ -136,7 +145,10 @@ class ConvexAttention(Certified):
     def _problem(self, data: TrainingData) -> Problem:
         solvable = self._solvable(data.Y, data.weight)
         if self.fit_intercept and not np.all(solvable):
-            raise ValueError(self._unsolvable(np.flatnonzero(~solvable)))
+            raise ValueError(
+                f"y {self._missing(np.flatnonzero(~solvable))}, counting samples of positive "
+                "weight: the loss has no finite minimiser. Drop these, or set fit_intercept=False."
+            )
         return Problem(
             self._design(data.samples),
             self._task_loss(),
@@ -280,19 +292,14 @@ class SingleBeta(OneBeta, ConvexAttention):
         """
         clock = Clock(self.max_iter, self.max_time)  # for the solve and the refit
         problem = self._prepared_problem(self._read(X, y, sample_weight, mask, separators))
-        beta = self._absolute_beta(problem)
-        self._keep(self._minimise(problem, beta, clock, init=self._last_fit(problem)))
+        last = None
+        if self.warm_start and hasattr(self, "coef_"):
+            Z = self._coefficients()
+            if Z.shape == problem.shape:
+                last = Solution(Z, self.intercept_, self._certificate, Status.ITERATIONS)
+        self._keep(self._minimise(problem, self._absolute_beta(problem), clock, init=last))
         self._warn_unless_converged()
         return self
-
-    def _last_fit(self, problem: Problem) -> Solution | None:
-        """The last fit as a start, where it was asked for and has the right shape."""
-        if not (self.warm_start and hasattr(self, "coef_")):
-            return None
-        Z = self._coefficients()
-        if Z.shape != problem.shape:
-            return None
-        return Solution(Z, self.intercept_, self._certificate, Status.ITERATIONS)
 
 
 @estimator

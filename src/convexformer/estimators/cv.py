@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import field
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ from sklearn import get_config
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import check_cv
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
 
@@ -128,52 +127,28 @@ class CrossValidated(ConvexAttention):
         self
         """
         data = self._read(X, y, sample_weight, mask, separators)
-        split_params, score_params = self._route(sample_weight, params)
+        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        for_splitter, for_scorer = params, weights
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **weights, **params)
+            for_splitter = routed["splitter"]["split"]
+            for_scorer = routed["scorer"]["score"] if self.scoring else {}
         labels = data.y if data.samples.offsets is None else None  # sequences have no labels
         splitter = check_cv(self.cv, labels, classifier=is_classifier(self))
-        self._check_folds(splitter, data)
-        folds = list(splitter.split(X, labels, **split_params))
+        folds = list(splitter.split(X, labels, **for_splitter))
         self.betas_ = read_fractions(self.betas, self.n_betas, self.eps)
-        results = self._score_folds(data, folds, score_params)
-        self._choose(results)
+        results = self._score_folds(data, folds, for_scorer)
+        scores = np.stack([result.scores for result in results])  # (folds, B, ridges)
+        ridges = best_ridges(scores)
+        self.scores_: Array = scores[:, np.arange(len(ridges)), ridges]
+        self._choose()
         clock = Clock(self.max_iter, self.max_time)  # for the final solve and its refit
         problem = self._prepared_problem(data)
         beta = self.beta_fraction_ * problem.beta_max
-        self._keep(self._minimise(problem, beta, clock, self._chosen_ridge))
+        self._keep(self._minimise(problem, beta, clock, self._ridges[ridges[self.best_index_]]))
         self._warn_unless_converged()
         self._warn_of_the_choice()
         return self
-
-    def _check_folds(self, splitter: Any, data: TrainingData) -> None:
-        """Raise where a number of folds is more than there are samples to spread over them."""
-        if self.cv is not None and not isinstance(self.cv, numbers.Integral):
-            return  # a splitter of the user's
-        most, what = len(data.samples), "samples"
-        if isinstance(splitter, StratifiedKFold):
-            most, what = int(np.unique(data.y, return_counts=True)[1].max()), "samples of a class"
-        folds = splitter.get_n_splits()
-        if folds > most:
-            raise ValueError(
-                f"cv={folds} needs at least {folds} {what}, and there are {most} "
-                f"(n_samples = {len(data.samples)}). Use fewer folds."
-            )
-
-    def _route(
-        self, sample_weight: Any, params: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Metadata for the splitter and for the scorer."""
-        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        if get_config()["enable_metadata_routing"]:
-            routed = process_routing(self, "fit", **weights, **params)
-            score = {} if self.scoring is None else routed["scorer"]["score"]
-            return routed["splitter"]["split"], score
-        unknown = sorted(set(params) - {"groups"})
-        if unknown:
-            raise TypeError(
-                f"fit got unexpected arguments {unknown}. Only sample_weight, mask, separators and "
-                "groups are known, unless metadata routing is enabled."
-            )
-        return params, {} if self.scoring is None else weights
 
     def _scorer(self) -> Scorer | None:
         return None if self.scoring is None else check_scoring(self, scoring=self.scoring)
@@ -186,26 +161,20 @@ class CrossValidated(ConvexAttention):
             delayed(score_fold)(self, data, fold, f"fold {k} of {len(folds)}", scorer, score_params)
             for k, fold in enumerate(folds, start=1)
         )
-        for result in Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs):
+        for k, result in enumerate(Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs)):
             results.append(result)
             if self.verbose and not callable(self.verbose):
                 print(
-                    f"[{type(self).__name__}] fold {len(results)} of {len(folds)}  "
+                    f"[{type(self).__name__}] fold {k + 1} of {len(folds)}  "
                     f"{result.seconds:8.2f} s  best score {np.max(result.scores):.6g}",
                     flush=True,
                 )
-        self._warn_about_folds(results)
-        return results
-
-    def _warn_about_folds(self, results: list[FoldResult]) -> None:
-        for k, result in enumerate(results):
             if len(result.missing):
                 left_out = np.all(np.isnan(result.scores))
-                what = self._missing(result.missing)
                 then = "the fold is left out" if left_out else "it is predicted as if never seen"
                 warn(
-                    f"The training part of fold {k} {what}; {then}. Use fewer folds, or a "
-                    "stratified splitter."
+                    f"The training part of fold {k} {self._missing(result.missing)}; {then}. Use "
+                    "fewer folds, or a stratified splitter."
                 )
         why = advice(status for result in results for status in result.statuses)
         if why:
@@ -215,58 +184,33 @@ class CrossValidated(ConvexAttention):
                 f"duality gap of {worst:.1e}. {why}",
                 ConvergenceWarning,
             )
+        return results
 
-    def _choose(self, results: list[FoldResult]) -> None:
-        scores = np.stack([result.scores for result in results])  # (folds, B, ridges)
-        ridges = best_ridges(scores)
-        self.scores_: Array = scores[:, np.arange(len(ridges)), ridges]
+    def _choose(self) -> None:
+        """Summarise the scores of the folds, and choose a fraction by them."""
         choice = choose(self.scores_, self.selection)
         self.mean_scores_, self.std_scores_ = choice.mean, choice.std
         self.standard_errors_, self.best_index_ = choice.standard_error, choice.index
         self.best_score_ = float(choice.mean[choice.index])
         self.beta_fraction_ = float(self.betas_[choice.index])
-        self._chosen_ridge = self._ridges[ridges[choice.index]]
 
     def _warn_of_the_choice(self) -> None:
         """Say where the grid, rather than the data, chose; and where the model is empty."""
-        if self.betas_[-1] >= 1:
+        if len(self.tokens_) == 0:
+            rule = "" if self.selection == "best" else ", try selection='best'"
             warn(
-                f"Every beta tried is at or above beta_max (the smallest is {self.betas_[-1]:g} of "
-                "it), where the model uses no token. Give betas below 1."
+                "Cross-validation chose the empty model: at beta = "
+                f"{self.beta_fraction_:.3g} of beta_max every coefficient is zero, and no smaller "
+                "beta that was tried predicts clearly better on the folds. Check that betas reach "
+                "below 1, that the rows of X and y belong together, put tokens on one scale "
+                f"(TokenScaler, or token_weights){rule}, or add samples; or else these tokens do "
+                "not tell y."
             )
-        elif len(self.betas_) > 1 and self.best_index_ == len(self.betas_) - 1:
+        elif 1 < len(self.betas_) == self.best_index_ + 1:
             warn(
-                f"The chosen beta, {self.beta_fraction_:.3g} of beta_max, is the smallest tried: "
-                "a smaller one may be better. Extend betas, or pass a smaller eps."
+                f"The chosen beta, {self.beta_fraction_:.3g} of beta_max, is the smallest tried: a "
+                "smaller one may be better. Extend betas, or pass a smaller eps."
             )
-        if len(self.tokens_) or self.betas_[-1] >= 1:
-            return
-        best = self.selection == "best"
-        margin = "" if best else " by more than a standard error"
-        choice = "" if best else ", try selection='best'"
-        warn(
-            f"Cross-validation chose the empty model: at beta = {self.beta_fraction_:.3g} of "
-            "beta_max every coefficient is zero, and no smaller beta that was tried predicts "
-            f"better{margin} on the folds. Check that the rows of X and y belong together, put "
-            f"tokens on one scale (TokenScaler, or token_weights){choice}, or add samples; or else "
-            "these tokens do not tell y."
-        )
-
-    def _check_agreement(self) -> None:
-        """Check also that the scores of the folds have this summary, and led to this choice."""
-        super()._check_agreement()
-        choice = choose(self.scores_, self.selection)
-        names = ("mean_scores_", "std_scores_", "standard_errors_")
-        summary = (choice.mean, choice.std, choice.standard_error)
-        for name, found in zip(names, summary, strict=True):
-            if not np.allclose(getattr(self, name), found, rtol=1e-6, atol=1e-9, equal_nan=True):
-                raise ValueError(f"{name} disagree with scores_")
-        index, betas = self.best_index_, self.betas_
-        if not (index < len(betas) and np.all(np.diff(betas) < 0) and betas[-1] > 0):
-            raise ValueError("best_index_ or betas_ are damaged")
-        chosen = (betas[index], self.mean_scores_[index])
-        if not np.array_equal((self.beta_fraction_, self.best_score_), chosen, equal_nan=True):
-            raise ValueError("beta_fraction_ or best_score_ disagree with best_index_")
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Metadata that fit takes itself, and passes to splitter and scorer.
@@ -275,17 +219,13 @@ class CrossValidated(ConvexAttention):
         -------
         MetadataRouter
         """
-        router = MetadataRouter(owner=self)
-        router.add_self_request(self)
-        router.add(
-            splitter=check_cv(self.cv, classifier=is_classifier(self)),
-            method_mapping=MethodMapping().add(caller="fit", callee="split"),
-        )
+        router = MetadataRouter(owner=self).add_self_request(self)
+        split = MethodMapping().add(caller="fit", callee="split")
+        splitter = check_cv(self.cv, classifier=is_classifier(self))
+        router.add(splitter=splitter, method_mapping=split)
         if self.scoring is not None:
-            router.add(
-                scorer=self._scorer(),
-                method_mapping=MethodMapping().add(caller="fit", callee="score"),
-            )
+            score = MethodMapping().add(caller="fit", callee="score")
+            router.add(scorer=self._scorer(), method_mapping=score)
         return router
 
 

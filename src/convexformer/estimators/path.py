@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from .._names import model_names
@@ -76,12 +76,11 @@ class AttentionPath:
         return self.token_norms if weights is None else self.token_norms * weights
 
     def __repr__(self) -> str:
+        first, last = self.n_tokens_used[[0, -1]]
         return (
             f"AttentionPath({len(self.betas)} betas from {self.betas[0]:.3g} to "
-            f"{self.betas[-1]:.3g} of beta_max={self.beta_max:.4g}; "
-            f"{self.n_tokens_used[0]} to {self.n_tokens_used[-1]} of "
-            f"{self.coefs.shape[-2]} tokens; "
-            f"worst relative gap {self.worst_gap:.1e})"
+            f"{self.betas[-1]:.3g} of beta_max={self.beta_max:.4g}; {first} to {last} of "
+            f"{self.coefs.shape[-2]} tokens; worst relative gap {self.worst_gap:.1e})"
         )
 
 
@@ -163,21 +162,25 @@ def attention_path(
         for solution in solve_path(
             problem,
             (fractions * problem.beta_max).tolist(),
-            tol=model.tol,
-            max_iter=model.max_iter,
-            max_time=clock.left,
             callback=model.verbose if callable(model.verbose) else None,
             on_interrupt=model.on_interrupt,
+            **model._limits(clock),
         ):
             solutions.append(solution)
             if model.verbose and not callable(model.verbose):
-                print(_line(len(solutions), fractions, solution, model._groups_name), flush=True)
+                point, k = solution.trace[-1], len(solutions)
+                print(
+                    f"[attention_path] beta {k:3d} of {len(fractions)}  {fractions[k - 1]:8.4f} "
+                    f"beta_max  {point.seconds:8.2f} s  relative gap {point.relative_gap:8.1e}  "
+                    f"{point.n_active:5d} {model._groups_name}",
+                    flush=True,
+                )
     if len(solutions) < len(fractions):
         warn(
             f"Interrupted: the path ends at beta {len(solutions)} of {len(fractions)}.",
             ConvergenceWarning,
         )
-    result = _collect(model, fractions[: len(solutions)], problem.beta_max, solutions)
+    result = _path_of(model, fractions[: len(solutions)], problem.beta_max, solutions)
     failed = sum(not solution.converged for solution in solutions)
     if failed:
         warn(
@@ -235,34 +238,25 @@ def beta_max(
 
 
 def _copy(estimator: Any, asked: Callable[..., Any]) -> ConvexAttention:
-    """An unfitted estimator of the same parameters."""
+    """A copy, which may be changed."""
     if not isinstance(estimator, ConvexAttention):
         raise ValueError(
             f"{asked.__name__}(estimator, X, y) takes a ConvexAttention* or ConvexTransformer* "
-            f"estimator first, such as ConvexAttentionClassifier(); got "
-            f"{type(estimator).__name__}. Of a pipeline pass the last step, and X as the steps "
-            "before it transform it."
+            f"estimator first; got {type(estimator).__name__}. Of a pipeline pass the last step, "
+            "and X as the steps before it transform it."
         )
     if estimator.refit is not False:
         raise ValueError(
             "A path is of certified solutions and is not refitted: pass "
             "clone(estimator).set_params(refit=False)."
         )
-    params = estimator.get_params(deep=False)
-    silent: ConvexAttention = clone(type(estimator)(**params | {"verbose": False}))
-    return silent.set_params(verbose=params["verbose"])  # itself, which clone would copy
+    model = copy.copy(estimator)
+    if isinstance(model, Gated):  # to draw gates uses up a RandomState
+        model.random_state = copy.deepcopy(model.random_state)
+    return model
 
 
-def _line(number: int, fractions: Array, solution: Solution, what: str) -> str:
-    used = np.count_nonzero(np.any(solution.Z, axis=(1, 2)))
-    return (
-        f"[attention_path] beta {number:3d} of {len(fractions)}  {fractions[number - 1]:8.4f} "
-        f"beta_max  {solution.trace[-1].seconds:8.2f} s  "
-        f"relative gap {solution.certificate.relative_gap:8.1e}  {used:5d} {what}"
-    )
-
-
-def _collect(
+def _path_of(
     model: ConvexAttention, fractions: Array, beta_max: float, solutions: list[Solution]
 ) -> AttentionPath:
     coefs = np.stack([model._keep(solution).coef_ for solution in solutions])

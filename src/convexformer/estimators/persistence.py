@@ -7,17 +7,16 @@ import warnings
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 import convexformer
 
 from .. import _model_schema as schema
 from .._files import write_whole
-from .._model_file import Layout, OtherFileError, pack, read_content, unpack
-from ..problem import Certificate
-from ..solvers import Status
+from .._model_file import OtherFileError, pack, unpack
+
+DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""What is raised where a file holds other things than a model has."""
 
 
 class ModelFileError(ValueError):
@@ -40,11 +39,6 @@ class ModelFileError(ValueError):
 
 class Persistent:
     """Adds `save` and `load` to an estimator."""
-
-    _certificate: Certificate
-    status_: Status
-    strategy_: str
-    trace_: list[Any]
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a safetensors file, all of it or nothing.
@@ -71,43 +65,15 @@ class Persistent:
             raise FileExistsError(f"{path} exists already. Pass overwrite=True to replace it.")
         if not path.parent.is_dir():
             raise FileNotFoundError(f"The folder {path.parent} of {path.name} does not exist.")
-        content = pack(self._describe(), self._arrays())
         try:
-            _model_of(type(self), unpack(content), content)
-        except ValueError as error:
+            content = pack(*schema.describe(self))
+            schema.model_of(type(self), *unpack(content)[1:])
+        except DAMAGE as error:
             raise ValueError(
                 f"This {type(self).__name__} cannot be saved: {_clause(error)}. If parameters or "
                 "attributes were changed after the fit, fit again."
             ) from error
         write_whole(path, content)
-
-    def _arrays(self) -> dict[str, NDArray]:
-        names = [*schema.of_bases(schema.AXES, type(self))]
-        names += [name for name in schema.refit_axes(type(self)) if hasattr(self, name)]
-        return {name: getattr(self, name) for name in names}
-
-    def _describe(self) -> dict[str, Any]:
-        """Everything but the arrays, as JSON data."""
-        params = {
-            name: value
-            for name, raw in self.get_params(deep=False).items()  # type: ignore[attr-defined]
-            if (value := schema.plain(raw)) is not schema.NOT_PLAIN
-        }
-        values = schema.of_bases(schema.VALUES, type(self))
-        described = {
-            "library_version": convexformer.__version__,
-            "class": type(self).__name__,
-            "params": params,
-            "certificate": self._certificate.to_dict(),  # of the selection, where refitted
-            "status": self.status_.name if hasattr(self, "status_") else None,
-            "strategy": self.strategy_,
-            "trace": [[schema.plain(entry) for entry in point] for point in self.trace_],
-            "values": {name: kind(getattr(self, name)) for name, kind in values.items()},
-        }
-        for name in schema.LABELS:
-            if hasattr(self, name):
-                described[name] = schema.describe_labels(name, getattr(self, name))
-        return described
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -129,63 +95,38 @@ class Persistent:
 
         Notes
         -----
-        Before an array is made, the checksum is compared, and that all sizes agree with each other
-        and with the file. Then arrays must be finite, the certificate's figures must agree with
-        each other and with the coefficients, and parameters must be valid. A checksum finds
-        damage, not malice: whoever can write the file can write another checksum.
+        The checksum is compared before anything else is read. All sizes must agree with each other
+        and with the file, arrays must be finite, the certificate's figures must agree with each
+        other and with the coefficients, and parameters must be valid. A checksum finds damage, not
+        malice: whoever can write the file can write another checksum.
 
         Files of format 1, which the first versions of the library wrote, have no checksum: all
         else is checked, and a warning says that damage may go unnoticed. Save such a model again.
         """
         path = Path(path)
         try:
-            content = read_content(path)
-            layout = unpack(content)
-            model = _model_of(_class_of(cls, layout), layout, content)
+            if path.exists() and not path.is_file():  # a pipe may never end
+                raise OtherFileError("it is no regular file. Pass a file that save wrote.")
+            version, description, arrays = unpack(path.read_bytes())
+            model = schema.model_of(_class_of(cls, description), description, arrays)
         except OtherFileError as error:
             raise ModelFileError(path, str(error)) from error
-        except ValueError as error:
+        except DAMAGE as error:
             raise ModelFileError(
                 path, f"{_clause(error)}. Save the model again, or fetch the file again."
             ) from error
-        if layout.version == 1:
+        if version == 1:
             warnings.warn(
                 f"{path} has no checksum (format 1), so damage to its numbers may go unnoticed. "
                 "Save the model again to add one.",
-                UserWarning,
                 stacklevel=3 if cls is Persistent else 2,
             )
         return model
 
-    def _restore(self, layout: Layout, content: bytearray) -> None:
-        """Set fitted attributes from a file whose layout was checked."""
-        described = layout.description
-        arrays = schema.read_arrays(layout, content)
-        for name, value in (arrays | described["values"]).items():
-            setattr(self, name, value)
-        for name in schema.LABELS:
-            if name in described:
-                setattr(self, name, schema.labels_array(described[name]))
-        self._certificate = schema.read_certificate(described["certificate"])
-        self.beta_, self.beta_max_ = self._certificate.beta, self._certificate.beta_max
-        self.trace_ = schema.read_trace(described["trace"], described["values"]["n_iter_"])
-        self.strategy_ = schema.read_strategy(described.get("strategy"))
-        if (status := schema.read_status(described.get("status"))) is not None:
-            self.status_ = status
-        elif self._certificate.relative_gap <= self.tol:  # type: ignore[attr-defined]
-            self.status_ = Status.CONVERGED  # format 1 does not say why others stopped
-        self._set_coefficients(arrays["coef_"], arrays["intercept_"])  # type: ignore[attr-defined]
-        with np.errstate(all="ignore"):
-            self._check_agreement()
 
-    def _check_agreement(self) -> None:
-        """Raise a ValueError unless attributes agree with each other and with the parameters."""
-        schema.check_agreement(self)
-
-
-def _class_of(asked: type[Persistent], layout: Layout) -> type[Any]:
+def _class_of(asked: type[Persistent], description: dict[str, Any]) -> type[Any]:
     """The class that a file names, if `asked` may be it."""
-    name = layout.description.get("class")
+    name = description.get("class")
     if name == asked.__name__ and asked is not Persistent:  # also classes that users derive
         return asked
     if not (isinstance(name, str) and name.startswith("Convex") and name in convexformer.__all__):
@@ -200,16 +141,6 @@ def _class_of(asked: type[Persistent], layout: Layout) -> type[Any]:
             "convexformer.load_model."
         )
     return kind
-
-
-def _model_of(kind: type[Any], layout: Layout, content: bytearray) -> Any:
-    """The model of a file; a ValueError says what is wrong with the file."""
-    schema.check_layout(kind, layout)
-    model = kind(**schema.read_params(kind, layout.description["params"]))
-    schema.check_tokens_parameters(model, layout.description["values"]["n_tokens_"])
-    model._check_parameters()
-    model._restore(layout, content)
-    return model
 
 
 def load_model(path: str | os.PathLike[str]) -> Any:
@@ -246,6 +177,7 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     return Persistent.load(path)
 
 
-def _clause(error: ValueError) -> str:
+def _clause(error: Exception) -> str:
     """What an error says, to be continued."""
-    return str(error).rstrip(".")
+    said = str(error).rstrip(".")
+    return said if isinstance(error, ValueError) else f"it is damaged ({error!r})"

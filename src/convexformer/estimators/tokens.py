@@ -302,14 +302,6 @@ class PooledTokens(TokenTransformer):
         -------
         ndarray of str
         """
-        check_is_fitted(self)
-        default = [f"x{j}" for j in range(self.n_features_in_)]
-        names = getattr(self, "feature_names_in_", default)
-        names = names if input_features is None else input_features
-        if len(names) != self.n_features_in_:
-            raise ValueError(
-                "input_features should have length equal to number of features "
-                f"({self.n_features_in_}), got {len(names)}."
-            )
+        names = OneToOneFeatureMixin.get_feature_names_out(self, input_features)
         added = [f"{pool}_{j}" for pool in POOLED for j in range(self.n_channels_)]
         return np.array([*names, *added], dtype=object)

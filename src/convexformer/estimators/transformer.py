@@ -125,20 +125,15 @@ class Gated(ConvexAttention):
 
 def _given_gates(gates: Any, n: int, d: int) -> Gates:
     try:
-        directions, thresholds = gates
-        drawn = Gates(np.asarray(directions, dtype=float), np.asarray(thresholds, dtype=float))
-    except (TypeError, ValueError) as error:
+        drawn = Gates(*(np.asarray(part, dtype=float) for part in gates))
+    except (TypeError, ValueError):
+        drawn = Gates(np.empty(0), np.empty(0))
+    U, t = drawn.directions, drawn.thresholds
+    if U.shape[1:] != (n, d) or t.shape != U.shape[:1] or np.any(np.isnan(U)) or np.isnan(t).any():
         raise ValueError(
-            f"gates must be one of {GATES} or a pair of arrays (directions (h, {n}, {d}), "
-            f"thresholds (h,)); got {type(gates).__name__}."
-        ) from error
-    if drawn.directions.shape[1:] != (n, d) or drawn.thresholds.shape != drawn.directions.shape[:1]:
-        raise ValueError(
-            f"gates must have directions (h, {n}, {d}) and thresholds (h,) for this X; got shapes "
-            f"{drawn.directions.shape} and {drawn.thresholds.shape}."
+            f"gates must be one of {GATES} or a pair of arrays without NaN, directions (h, {n}, "
+            f"{d}) and thresholds (h,); got {type(gates).__name__} of shapes {U.shape}, {t.shape}."
         )
-    if np.any(np.isnan(drawn.directions)) or np.any(np.isnan(drawn.thresholds)):
-        raise ValueError("gates contain NaN.")
     return drawn
 
 
