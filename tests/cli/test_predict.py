@@ -60,4 +60,4 @@ def test_models_of_positions_are_explained_but_predict_no_table(
 def test_predictions_are_not_called_what_they_are_not(run, npz, tmp_path):
     run("fit", npz, "--target", "y", "--out", tmp_path / "m.safetensors")
     error = run("predict", tmp_path / "m.safetensors", npz, "--out", tmp_path / "p.xlsx", code=2)
-    assert "name it .csv, not p.xlsx" in error.stderr and not (tmp_path / "p.xlsx").exists()
+    assert "p.xlsx must end in .csv" in error.stderr and not (tmp_path / "p.xlsx").exists()

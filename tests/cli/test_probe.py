@@ -79,7 +79,7 @@ def test_errors_are_one_line(run, activations, tmp_path):
     assert "leave TEXTS and --layer out" in error(tmp_path / "other.json", "texts.txt")
     assert "no result of probe --json" in error(tmp_path / "other.json")
     assert "--tol must be positive, got 0." in error("minilm", "texts.txt", "--tol", 0)
-    assert "no figure we can draw" in error(activations, "--figure", tmp_path / "probe.txt")
+    assert "must end in .png or" in error(activations, "--figure", tmp_path / "probe.txt")
 
 
 def test_texts_are_checked_before_the_model_is_sought(run, tmp_path):

@@ -17,7 +17,7 @@ from rich.text import Text
 from ._command import Answer, command
 from ._console import InputError, plain_table, progress
 from ._models import bar
-from ._outputs import check_figure, check_folder, save
+from ._outputs import FIGURES, check_folder, check_output, save
 
 if TYPE_CHECKING:
     from convexformer.probes import HeadProbe, LayerProbe
@@ -68,18 +68,9 @@ def extract(
     read = read_texts(texts)
     check_folder(out)
     start = time.perf_counter()
-    found = run_extraction(
-        model,
-        read,
-        layer,
-        out,
-        keep=keep or KINDS,
-        dtype=dtype,
-        batch_size=batch_size,
-        max_length=max_length,
-        truncate=truncate,
-        overwrite=force,
-    )
+    options: dict[str, Any] = {"keep": keep or KINDS, "dtype": dtype, "batch_size": batch_size}
+    options |= {"max_length": max_length, "truncate": truncate, "overwrite": force}
+    found = run_extraction(model, read, layer, out, **options)
     size = sum(file.stat().st_size for file in out.iterdir())
     result = {"folder": out, "bytes": size, "n_tokens": int(found.lengths.sum())}
     result |= asdict(found.recipe) | {"seconds": time.perf_counter() - start}
@@ -144,7 +135,7 @@ def probe(
         Draws which texts train, choose and test.
     """
     if figure is not None:
-        check_figure(figure, force, [Path(model), *([] if texts is None else [texts])])
+        check_output(figure, force, [Path(model), texts or Path(model)], FIGURES)
     if not tol > 0:
         raise InputError(f"--tol must be positive, got {tol:g}.")
     settings = {"window": window, "max_texts": max_texts, "seed": seed, "tol": tol}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ TABLES = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t", ".parquet"
 """Extensions of tables, and what separates the columns of those that are text."""
 
 EXTENSIONS = (".npz", ".npy", *TABLES)
-NAMES = ("token_names", "channel_names")
+EXTRA = ["mask", "sample_weight"]
+NAMES = ["token_names", "channel_names"]
 LONGEST_REASON = 160  # characters of a reader's own message: NumPy's may hold a whole header
 LONGEST_NAMES = 200  # characters of the names of columns that an error lists
 LONGEST_VALUE = 60  # characters of a value that an error shows
@@ -63,8 +63,7 @@ def reading(path: Path, cure: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        reason = shortened(reason, LONGEST_REASON)
+        reason = shortened(str(error).rstrip(".") or type(error).__name__, LONGEST_REASON)
         raise InputError(f"{path} cannot be read: {reason}. {cure}") from error
 
 
@@ -111,9 +110,9 @@ def is_table(path: Path) -> bool:
 
 
 def _from_arrays(options: Training) -> Samples:
-    path, target, n = options.data, options.target, options.n_tokens
+    path, target = options.data, options.target
     if extension(path) == ".npz":
-        arrays = _read_arrays(path, ["X", target], ["mask", "sample_weight", *NAMES])
+        arrays = _read_arrays(path, ["X", target], [*EXTRA, *NAMES])
         y = arrays[target]
     elif extension(Path(target)) == ".npy":
         arrays = _read_arrays(path, ["X"])
@@ -122,19 +121,13 @@ def _from_arrays(options: Training) -> Samples:
         raise InputError(
             f"--target must name a second .npy file that holds the targets of {path}; got {target}."
         )
-    X = arrays["X"]
-    if X.ndim == 2:
-        X = _cut(X, n)
-    elif n is not None and X.shape[1:2] != (n,):
-        raise InputError(f"X has shape {X.shape} and --n-tokens is {n}; leave it out for 3-D data.")
+    X = _cut(arrays["X"], options.n_tokens) if arrays["X"].ndim == 2 else arrays["X"]
     names = {
         f"{name}_": check_names(name, arrays[name], X.shape[axis])
         for axis, name in enumerate(NAMES, start=1)
         if name in arrays and X.ndim == 3
     }
-    extra: dict[str, Any] = {
-        name: arrays[name] for name in ("mask", "sample_weight") if name in arrays
-    }
+    extra = {name: arrays[name] for name in EXTRA if name in arrays}
     used = ", ".join(name for name in (*extra, *NAMES) if name in arrays)
     notes = [f"used for their names: {used}"] if used else []
     if "mask" in extra:
@@ -146,27 +139,16 @@ def _from_arrays(options: Training) -> Samples:
 def _read_arrays(path: Path, wanted: list[str], optional: Sequence[str] = ()) -> dict[str, Any]:
     """Arrays of an npz file; of an npy file its only array, as X."""
     with reading(path, "Write the file again with numpy.savez or numpy.save."):
-        if extension(path) == ".npy":
-            arrays = {"X": np.load(path, allow_pickle=False)}
-        elif not zipfile.is_zipfile(path):
-            raise InputError(
-                f"{path} is not an npz file, or is damaged; write it with numpy.savez. What "
-                "numpy.save writes is named .npy."
-            )
-        else:
-            with np.load(path, allow_pickle=False) as archive:
-                for name in wanted:
-                    if name not in archive:
-                        holds = ", ".join(archive.files) or "nothing"
-                        raise InputError(f"{path} has no array {name!r}; it holds {holds}.")
-                names = [name for name in (*wanted, *optional) if name in archive]
-                arrays = {name: np.asarray(archive[name]) for name in names}
+        found: Any = np.load(path, allow_pickle=False)
+        found = {"X": found} if isinstance(found, np.ndarray) else found
+        for name in wanted:
+            if name not in found:
+                raise InputError(f"{path} has no array {name!r}; it holds {_some(found)}.")
+        names = [name for name in (*wanted, *optional) if name in found]
+        arrays = {name: np.asarray(found[name]) for name in names}
     for name, array in arrays.items():
         if array.dtype.kind not in NUMBERS_AND_TEXT:
-            raise InputError(
-                f"array {name!r} of {path} holds records of type {array.dtype}; save numbers or "
-                "strings."
-            )
+            raise InputError(f"array {name!r} of {path} holds records; save numbers or strings.")
     return arrays
 
 
@@ -182,15 +164,10 @@ def check_names(what: str, given: Any, count: int) -> list[str]:
 
 def _cut(X: NDArray[Any], n_tokens: int | None) -> NDArray[Any]:
     """Columns into tokens of equal length."""
-    columns = X.shape[1]
-    n = columns if n_tokens is None else n_tokens
-    if n < 1 or columns % n:
-        divisors = [str(k) for k in range(1, columns + 1) if columns % k == 0]
-        raise InputError(
-            f"{columns} columns cannot be cut into {n} tokens of equal length; --n-tokens may be "
-            f"{', '.join(divisors)}."
-        )
-    return X.reshape(len(X), n, columns // n)
+    n = X.shape[1] if n_tokens is None else n_tokens
+    if n < 1 or X.shape[1] % n:
+        raise InputError(f"{X.shape[1]} columns cannot be cut into {n} tokens of equal length.")
+    return X.reshape(len(X), n, -1)
 
 
 def _from_table(options: Training) -> Samples:

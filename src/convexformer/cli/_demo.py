@@ -63,8 +63,8 @@ def _story(result: DemoResult) -> list[RenderableType]:
         Text(
             f"{len(data.y):,} peptides of nine amino acids from the Immune Epitope Database; "
             f"{data.y.sum():,} of them bind (IC50 ≤ 500 nM). A token is a position, P1 to P9. The "
-            f"penalty was chosen on {validated:,} peptides; the AUC is of {tested:,} others that no "
-            "model has seen.\n"
+            f"penalty was chosen on {validated:,} peptides; the AUC is of {tested:,} others that "
+            "no model has seen.\n"
         ),
         Text.assemble(
             (" and ".join(result.full.tokens[:2]), "bold cyan"),

@@ -66,6 +66,8 @@ class Training:
         task = "Classifier" if self.task == "classification" else "Regressor"
         kind = getattr(convexformer, f"Convex{family}{task}{'CV' if 'cv' in options else ''}")
         options |= {"penalty": self.penalty, "tol": self.tol, "max_time": self.max_time}
+        if samples.X.ndim == 3:  # the model then also reads the table it came from, 2-D as that is
+            options["n_tokens"] = self.n_tokens or samples.X.shape[1]
         return kind(token_weights=self._weights(samples), **options)
 
     def _weights(self, samples: Samples) -> NDArray[Any] | None:
@@ -127,8 +129,6 @@ def fit(
     samples = training.read()
     check_output(out, force, training.files)  # after mistakes in the input
     options: dict[str, Any] = {"refit": refit}
-    if samples.X.ndim == 3:  # the model then also reads the table it came from, 2-D as that is
-        options["n_tokens"] = samples.X.shape[1]
     if gates is not None:
         options |= {"n_gates": gates, "random_state": seed}
     if cv is None:
@@ -179,7 +179,11 @@ def path(
     from convexformer import attention_path
 
     samples = training.read()
-    files = [] if out is None else _files(out, force, training.files)
+    files = [] if out is None else [out]
+    if out is not None and (out.is_dir() or not out.suffix):
+        files = check_files(out, ("path.csv", "path.json", "path.png"), force, training.files)
+    elif out is not None:
+        check_output(out, force, training.files, (".csv", ".json", *FIGURES))
     start = time.perf_counter()
     with live("following the path") as report:
         solved = attention_path(
@@ -197,17 +201,6 @@ def path(
     for file in files:
         _write(file, solved, result)
     return result, [*_shown(result), *(f"Wrote {file}" for file in files)]
-
-
-def _files(given: Path, force: bool, inputs: list[Path]) -> list[Path]:
-    """The files to write; raises before any work where one of them cannot be."""
-    if given.is_dir() or not given.suffix:
-        return check_files(given, ("path.csv", "path.json", "path.png"), force, inputs)
-    kinds = (".csv", ".json", *FIGURES)
-    if given.suffix.lower() not in kinds:
-        raise InputError(f"{given} should end in {', '.join(kinds)}, or be a folder.")
-    check_output(given, force, inputs)
-    return [given]
 
 
 def _result(solved: AttentionPath, names: list[str], tol: float) -> dict[str, Any]:
@@ -252,8 +245,7 @@ def _write(file: Path, solved: AttentionPath, result: dict[str, Any]) -> None:
 
 def _shown(result: dict[str, Any]) -> list[RenderableType]:
     models, tokens, order = result["models"], result["tokens"], result["entry_order"]
-    right = ("tokens used",)
-    table = plain_table("beta / beta_max", "tokens used", "relative gap", "largest", right=right)
+    table = plain_table("beta / beta_max", "tokens used", "relative gap", "largest")
     step = max(1, -(-len(models) // MOST_ROWS))
     for model in models[::-step][::-1]:
         norms = model["token_norms"]
@@ -273,11 +265,7 @@ def _shown(result: dict[str, Any]) -> list[RenderableType]:
     return [
         table,
         Text.assemble(lead, (" ".join(order[:MOST_ROWS]), "bold"), more),
-        Text.assemble(
-            head,
-            f" in {result['seconds']:.2f} s: relative duality gap at most "
-            f"{result['relative_gap']:.1e}.",
-        ),
+        Text.assemble(head, f": relative duality gap at most {result['relative_gap']:.1e}."),
     ]
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ._command import Answer, command
 from ._console import InputError, plain_table, visible
-from ._outputs import check_figure, check_output, save, write
+from ._outputs import FIGURES, check_output, save, write
 
 MOST_TOKENS = 20  # rows of a table
 MOST_TERMS = 3  # coefficients that are told of a token
@@ -40,7 +40,7 @@ def explain(
     from ._data import check_names
 
     if figure is not None:
-        check_figure(figure, force, [model])
+        check_output(figure, force, [model], FIGURES)
     fitted = load_model(model)
     if hasattr(fitted, "attention_maps_"):
         raise InputError(
@@ -77,8 +77,6 @@ def predict(model: Path, data: Path, *, out: Path, force: bool = False) -> Answe
 
     from ._data import read_inputs
 
-    if out.suffix.lower() != ".csv":
-        raise InputError(f"predictions are a table of commas; name it .csv, not {out.name}.")
     fitted = load_model(model)
     by_offset = getattr(fitted, "tokens", "absolute") != "absolute"
     if by_offset or hasattr(fitted, "attention_maps_"):
@@ -88,7 +86,7 @@ def predict(model: Path, data: Path, *, out: Path, force: bool = False) -> Answe
             "Load it in Python with convexformer.load_model and call its predict."
         )
     X, mask = read_inputs(data, getattr(fitted, "feature_names_in_", None))
-    check_output(out, force, [model, data])
+    check_output(out, force, [model, data], [".csv"])
     columns = _columns("prediction", fitted.predict(X, mask=mask))
     if hasattr(fitted, "predict_proba"):
         columns |= _columns("probability", fitted.predict_proba(X, mask=mask), fitted.classes_)
@@ -140,7 +138,9 @@ def describe(
         ]
 
     order = ranked(norms)
-    proof = certificate_of(model)
+    # Of a refitted model its selection was proved, and nothing of its coefficients.
+    refitted = hasattr(model, "selection_certificate_")
+    proof = model.selection_certificate_ if refitted else model.certificate_
     described = {
         "estimator": type(model).__name__,
         "n_tokens": n,
@@ -150,11 +150,11 @@ def describe(
         "n_tokens_used": len(order),
         "token_norms": {tokens[k]: norms[k] for k in order},
         "reads": {tokens[k]: terms(coef[:, :, k]) for k in order},
-        "refit": is_refitted(model),
+        "refit": refitted,
         "converged": proof.relative_gap <= model.tol,
         "beta": proof.beta / proof.beta_max if proof.beta_max > 0 else None,
     }
-    if is_refitted(model):  # nothing was proved of its coefficients
+    if refitted:
         described |= {"selection_certificate": proof.to_dict(), "ridge": model.ridge_}
     else:
         described |= {"certificate": proof.to_dict(), "relative_gap": proof.relative_gap}
@@ -162,16 +162,6 @@ def describe(
         always_open = np.flatnonzero(model.gate_thresholds_ == -np.inf)
         described |= {"n_gates": h, "gates": ranked(model.gate_norms_), "always_open": always_open}
     return described | ({"classes": model.classes_} if hasattr(model, "classes_") else {})
-
-
-def is_refitted(model: Any) -> bool:
-    """Whether the coefficients are not those of the certified optimum."""
-    return hasattr(model, "selection_certificate_")
-
-
-def certificate_of(model: Any) -> Any:
-    """What was proved about a model; of a refitted one, about its selection."""
-    return model.selection_certificate_ if is_refitted(model) else model.certificate_
 
 
 def model_words(model: Any, described: dict[str, Any]) -> list[RenderableType]:
@@ -218,9 +208,10 @@ def bar(share: float, width: int = 10) -> Text:
 
 def proof_words(model: Any) -> Text:
     """What was proved about a fitted model."""
-    proof = certificate_of(model)
+    refitted = hasattr(model, "selection_certificate_")
+    proof = model.selection_certificate_ if refitted else model.certificate_
     reached = proof.relative_gap <= model.tol
-    if is_refitted(model):
+    if refitted:
         selected = "certified optimum" if reached else "fit that is not yet optimal"
         return Text.assemble(
             ("Refitted, not the certified optimum", "bold yellow"),

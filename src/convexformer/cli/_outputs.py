@@ -15,19 +15,20 @@ FIGURES = (".png", ".pdf", ".svg")
 DPI = 200
 
 
-def check_output(path: Path, force: bool, inputs: Sequence[Path] = ()) -> None:
-    """Raise if `path` exists or could not be written.
+def check_output(
+    path: Path, force: bool, inputs: Sequence[Path] = (), kinds: Sequence[str] = ()
+) -> None:
+    """Raise if `path` exists, could not be written, or does not end as one of the `kinds` does.
 
     A file that the command reads, one of `inputs`, is never overwritten, also not with --force.
     """
+    if kinds and path.suffix.lower() not in kinds:
+        raise InputError(f"{path} must end in {' or '.join(kinds)}.")
     if path.is_dir():
         raise InputError(f"{path} is a directory; give the name of a file.")
     if path.exists():
         if any(source.exists() and path.samefile(source) for source in inputs):
-            raise InputError(
-                f"{path} is a file that this command reads, and would be overwritten; give the "
-                "output another name."
-            )
+            raise InputError(f"{path} is a file that this command reads; name another one.")
         if not force:
             raise InputError(f"{path} exists; use --force to overwrite it.")
         _check_permission(path)
@@ -58,13 +59,6 @@ def check_files(
     for file in files if folder.is_dir() else ():
         check_output(file, force, inputs)
     return files
-
-
-def check_figure(path: Path, force: bool, inputs: Sequence[Path]) -> None:
-    """Raise where the figure `path` cannot be drawn, or is one of the files that are read."""
-    if path.suffix.lower() not in FIGURES:
-        raise InputError(f"{path} is no figure we can draw; use one of {', '.join(FIGURES)}.")
-    check_output(path, force, inputs)
 
 
 def write(path: Path, content: bytes | str) -> None:
