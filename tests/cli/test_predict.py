@@ -51,9 +51,9 @@ def test_models_of_positions_are_explained_but_predict_no_table(
     assert run_json("explain", out)["tokens"][0] == "-1"
     sequence = tmp_path / "sequence.safetensors"
     cf.ConvexSequenceRegressor(0.3).fit(arrays["X"], arrays["X"]).save(sequence)
-    for saved, what in ((out, "tokens=Offsets"), (sequence, "ConvexSequenceRegressor")):
+    for saved, what in ((out, "ConvexAttentionRegressor"), (sequence, "ConvexSequenceRegressor")):
         error = run("predict", saved, npz, "--out", file, code=2).stderr
-        assert f"this model ({what}) predicts every position" in error
+        assert f"the model ({what}) predicts every position" in error
     assert not file.exists()
 
 

@@ -89,12 +89,9 @@ def run_extraction(
     from convexformer.activations import extract
 
     try:
-        with progress("loading the model", counted=True) as update:
-
-            def report(done: int, total: int) -> None:
-                update(completed=done, total=total, description="texts")
-
-            return extract(model, texts, layer, folder, report=report, **options)
+        with progress("texts") as update:
+            options["report"] = lambda done, total: update(completed=done, total=total)
+            return extract(model, texts, layer, folder, **options)
     except KeyboardInterrupt:
         kept = f"finished files are kept in {folder}: run again to go on"
         raise KeyboardInterrupt("nothing is kept without --out" if passing else kept) from None
@@ -192,7 +189,7 @@ def _texts(file: Path, most: int, seed: int) -> list[Any]:
 def _run(folder: Path, settings: dict[str, Any]) -> LayerProbe:
     from convexformer.probes import probe
 
-    with progress("heads", counted=True) as update:
+    with progress("heads") as update:
         return probe(folder, report=lambda n, total: update(completed=n, total=total), **settings)
 
 

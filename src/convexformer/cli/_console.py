@@ -128,21 +128,17 @@ def warned() -> Iterator[None]:
 
 
 @contextmanager
-def progress(what: str, *, counted: bool = False) -> Iterator[Callable[..., None]]:
+def progress(what: str) -> Iterator[Callable[..., None]]:
     """A line on stderr while the body runs, where that is a terminal; yields what updates it.
 
-    The line has the time that has passed, or, where things are `counted`, a bar and the time left.
+    The line has the time that has passed and, once a total is known, a bar and the time left.
     """
     from rich import progress as rich
 
-    words = rich.TextColumn("{task.description}")
-    shown: tuple[rich.ProgressColumn, ...]
-    if counted:
-        shown = (rich.BarColumn(24), rich.MofNCompleteColumn(), words, rich.TimeRemainingColumn())
-    else:
-        shown = (rich.SpinnerColumn(), words, rich.TimeElapsedColumn())
+    words, bar = rich.TextColumn("{task.description}"), rich.BarColumn(24)
+    columns = (bar, words, rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
     hidden = not err.is_terminal
-    with rich.Progress(*shown, console=err, transient=True, disable=hidden) as lines:
+    with rich.Progress(*columns, console=err, transient=True, disable=hidden) as lines:
         yield functools.partial(lines.update, lines.add_task(what, total=None))
 
 

@@ -42,11 +42,7 @@ def explain(
     if figure is not None:
         check_output(figure, force, [model], FIGURES)
     fitted = load_model(model)
-    if hasattr(fitted, "attention_maps_"):
-        raise InputError(
-            f"{model} holds a {type(fitted).__name__}, which explain does not know; load it in "
-            "Python (convexformer.load_model) and see its attention_maps_."
-        )
+    _refuse(fitted, hasattr(fitted, "attention_maps_"))
     names: dict[str, Any] = {
         "tokens": tokens and check_names("--tokens", tokens.split(","), fitted.n_tokens_),
         "channels": channels and check_names("--channels", channels.split(","), fitted.n_channels_),
@@ -79,12 +75,7 @@ def predict(model: Path, data: Path, *, out: Path, force: bool = False) -> Answe
 
     fitted = load_model(model)
     by_offset = getattr(fitted, "tokens", "absolute") != "absolute"
-    if by_offset or hasattr(fitted, "attention_maps_"):
-        what = "tokens=Offsets" if by_offset else type(fitted).__name__
-        raise InputError(
-            f"this model ({what}) predicts every position of a sequence, which is no table. "
-            "Load it in Python with convexformer.load_model and call its predict."
-        )
+    _refuse(fitted, by_offset or hasattr(fitted, "attention_maps_"))
     X, mask = read_inputs(data, getattr(fitted, "feature_names_in_", None))
     check_output(out, force, [model, data], [".csv"])
     columns = _columns("prediction", fitted.predict(X, mask=mask))
@@ -93,6 +84,15 @@ def predict(model: Path, data: Path, *, out: Path, force: bool = False) -> Answe
     write(out, pd.DataFrame(columns).to_csv(index=False))
     result = {"model": model, "n_samples": len(X), "columns": list(columns), "file": out}
     return result, [f"{plural(len(X), 'prediction')} written to {out}"]
+
+
+def _refuse(fitted: Any, by_position: bool) -> None:
+    """Raise if a model predicts every position of a sequence, which is no table."""
+    if by_position:
+        raise InputError(
+            f"the model ({type(fitted).__name__}) predicts every position of a sequence, which "
+            "this command does not know. Load it in Python with convexformer.load_model."
+        )
 
 
 def _columns(what: str, values: Any, names: Any = None) -> dict[str, Any]:
