@@ -145,20 +145,14 @@ def probe(
         raise InputError(f"to probe the model {model}, give TEXTS and --layer as well.")
     else:
         read = _texts(texts, max_texts, seed)
-        options: dict[str, Any] = {
-            "max_length": max_length,
-            "truncate": truncate,
-            "overwrite": force,
-        }
+        options: dict[str, Any] = {"keep": KEEP, "max_length": max_length, "truncate": truncate}
         with tempfile.TemporaryDirectory() as passing:
             folder = out or Path(passing)
             check_folder(folder)
-            options |= {"keep": KEEP, "passing": out is None}
+            options |= {"overwrite": force, "passing": out is None}
             run_extraction(model, read, layer, folder, **options)
             result = _run(folder, settings)
     shown = _shown(result)
-    if not drawn:
-        shown += [Text(f"Took {result.seconds:.1f} s.", "dim")]
     if figure is not None:
         from convexformer.plotting import ProbeDisplay
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,11 +25,9 @@ TABLES = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t", ".parquet"
 EXTENSIONS = (".npz", ".npy", *TABLES)
 EXTRA = ["mask", "sample_weight"]
 NAMES = ["token_names", "channel_names"]
-LONGEST_REASON = 160  # characters of a reader's own message: NumPy's may hold a whole header
-LONGEST_NAMES = 200  # characters of the names of columns that an error lists
-LONGEST_VALUE = 60  # characters of a value that an error shows
+LONGEST = 160  # characters of what an error quotes: NumPy's messages may hold a whole header
 NUMBERS_AND_TEXT = "biufcUSmM"  # kinds of dtypes that are arrays of plain values
-INDEX_COLUMN = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name
+UNNAMED = "Unnamed: "  # how pandas begins the name of a column without one
 
 
 @dataclass
@@ -63,7 +60,7 @@ def reading(path: Path, cure: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        reason = shortened(str(error).rstrip(".") or type(error).__name__, LONGEST_REASON)
+        reason = shortened(str(error).rstrip(".") or type(error).__name__, LONGEST)
         raise InputError(f"{path} cannot be read: {reason}. {cure}") from error
 
 
@@ -177,7 +174,7 @@ def _from_table(options: Training) -> Samples:
     if y.isna().any():
         raise InputError(f"column {target!r} lacks a value in {y.isna().sum()} of {len(y)} rows.")
     features = frame.drop(columns=[target, *drop])
-    unnamed = [name for name in features if INDEX_COLUMN.fullmatch(name)]
+    unnamed = [name for name in features if name.startswith(UNNAMED)]
     features = features.drop(columns=unnamed)
     if not features.size:
         raise InputError(f"{path} has {len(features)} rows and {features.shape[1]} columns of X.")
@@ -241,7 +238,7 @@ def _numbers(features: Any, cure: str) -> Any:
     numbers = features.apply(pd.to_numeric, errors="coerce").astype(np.float64)
     rows, columns = np.nonzero(~np.isfinite(numbers.to_numpy()))
     if len(rows):
-        value = shortened(str(features.iat[rows[0], columns[0]]), LONGEST_VALUE)
+        value = shortened(str(features.iat[rows[0], columns[0]]), LONGEST)
         raise InputError(
             f"no finite numbers in {_some(features.columns[np.unique(columns)])} ({value} in row "
             f"{rows[0] + 1}); encode or impute such columns, {cure}"
@@ -273,4 +270,4 @@ def _grouped(columns: list[str], separator: str) -> tuple[list[str], list[str], 
 
 def _some(names: Any) -> str:
     """All names, or the first and the last of many: targets often stand last."""
-    return shortened(", ".join(names), LONGEST_NAMES)
+    return shortened(", ".join(names), LONGEST)

@@ -12,7 +12,7 @@ from rich.text import Text
 from ._command import Answer, command
 from ._console import live, plain_table
 from ._models import describe, proof_words, token_table
-from ._outputs import check_files, save
+from ._outputs import check_folder, save
 
 if TYPE_CHECKING:
     from convexformer.demo import DemoResult
@@ -35,7 +35,7 @@ def demo(*, out: Path | None = None, force: bool = False) -> Answer:
         Folder for the two figures.
     """
     # In its own folder the demo may replace its own figures; elsewhere they may be someone's.
-    files = check_files(out or DEFAULT, FILES, force or out is None)
+    files = check_folder(out or DEFAULT, FILES, force or out is None)
     with live("solving") as report:
         from convexformer.demo import draw, run_demo
 
@@ -86,12 +86,7 @@ def _table(result: DemoResult) -> Table:
         ("with a stronger penalty", result.sparse),
         ("these alone, a weaker one", result.relaxed),
     ):
-        table.add_row(
-            name,
-            " ".join(fitted.tokens),
-            Text(f"{fitted.test_auc:.4f}", "bold"),
-            f"{fitted.model.certificate_.relative_gap:.1e}",
-        )
-    cells = "logistic regression, tuned", "all", f"{result.logistic_auc:.4f}", "none"
-    table.add_row(*cells, style="dim")
+        gap = f"{fitted.model.certificate_.relative_gap:.1e}"
+        table.add_row(name, " ".join(fitted.tokens), f"{fitted.test_auc:.4f}", gap)
+    table.add_row("logistic regression, tuned", "all", f"{result.logistic_auc:.4f}", "none")
     return table

@@ -13,7 +13,7 @@ from rich.text import Text
 from ._command import Answer, command
 from ._console import InputError, live, plain_table, to_json
 from ._models import describe, model_words, plural
-from ._outputs import FIGURES, check_files, check_output, save, write
+from ._outputs import FIGURES, check_folder, check_output, save, write
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -181,7 +181,7 @@ def path(
     samples = training.read()
     files = [] if out is None else [out]
     if out is not None and (out.is_dir() or not out.suffix):
-        files = check_files(out, ("path.csv", "path.json", "path.png"), force, training.files)
+        files = check_folder(out, ("path.csv", "path.json", "path.png"), force, training.files)
     elif out is not None:
         check_output(out, force, training.files, (".csv", ".json", *FIGURES))
     start = time.perf_counter()

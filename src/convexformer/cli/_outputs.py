@@ -31,43 +31,36 @@ def check_output(
             raise InputError(f"{path} is a file that this command reads; name another one.")
         if not force:
             raise InputError(f"{path} exists; use --force to overwrite it.")
-        _check_permission(path)
-    check_folder(path.parent, new=False)
+        if not os.access(path, os.W_OK):
+            raise InputError(f"{path} cannot be written: permission denied.")
+    _check_inside(path.parent)
 
 
-def check_folder(folder: Path, *, new: bool = True) -> None:
-    """Raise unless files can be made in `folder`; a `new` one is made with the first file."""
-    if folder.exists() and not folder.is_dir() and new:
-        raise InputError(f"{folder} is a file; give the name of a folder.")
-    place = folder.parent if new and not folder.exists() else folder
-    if not place.is_dir():
-        raise InputError(f"the folder {place} does not exist; create it or name another.")
-    _check_permission(place)
-
-
-def _check_permission(path: Path) -> None:
-    if not os.access(path, os.W_OK):
-        raise InputError(f"{path} cannot be written: permission denied.")
-
-
-def check_files(
-    folder: Path, names: Sequence[str], force: bool, inputs: Sequence[Path] = ()
+def check_folder(
+    folder: Path, names: Sequence[str] = (), force: bool = False, inputs: Sequence[Path] = ()
 ) -> list[Path]:
-    """The files `names` in `folder`; raises if one of them cannot be written."""
-    check_folder(folder)
+    """The files `names` in `folder`, which is made with the first file; raises if it cannot be."""
     files = [folder / name for name in names]
-    for file in files if folder.is_dir() else ():
-        check_output(file, force, inputs)
+    if folder.is_dir():
+        for file in files:
+            check_output(file, force, inputs)
+    elif folder.exists():
+        raise InputError(f"{folder} is a file; give the name of a folder.")
+    _check_inside(folder if folder.is_dir() else folder.parent)
     return files
+
+
+def _check_inside(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"the folder {folder} does not exist; create it or name another.")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"the folder {folder} cannot be written: permission denied.")
 
 
 def write(path: Path, content: bytes | str) -> None:
     """Write a file whole or not at all: an old one stays until the new one is complete."""
     path.parent.mkdir(exist_ok=True)
-    try:
-        write_whole(path, content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
+    write_whole(path, content.encode() if isinstance(content, str) else content)
 
 
 def save(figure: Any, path: Path) -> None:
