@@ -71,5 +71,5 @@ def test_too_many_folds_are_told_by_their_option(run, npz, tmp_path):
 def test_one_sample_is_fitted_with_a_warning(run, table, tmp_path):
     table.drop(columns="kind").iloc[:1].to_csv(tmp_path / "one.csv", index=False)
     told = run("fit", tmp_path / "one.csv", "--target", "y", "--out", tmp_path / "m.safetensors")
-    assert "Regression on 1 sample of" in told.stdout
+    assert "Regression on 1 x " in told.stdout
     assert "warning: X has one sample" in told.stderr

@@ -28,7 +28,7 @@ def test_predict_from_arrays(run, npz, arrays, tmp_path):
     np.savez(tmp_path / "X.npz", X=arrays["X"])
     for data in ("X.npy", "X.npz"):
         shown = run("predict", out, tmp_path / data, "--out", file, "--force").stdout
-        assert shown.startswith("80 predictions written to")
+        assert shown.startswith("Wrote") and "(rows: 80)" in shown
         np.testing.assert_allclose(pd.read_csv(file)["prediction"], expected, rtol=1e-12)
 
 

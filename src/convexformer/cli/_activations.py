@@ -203,9 +203,8 @@ def _shown(result: LayerProbe) -> list[RenderableType]:
         Text(LEGEND, "dim"),
         Text.assemble(
             head,
-            ": relative duality gap at most ",
-            (f"{result.worst_gap:.1e}", "bold"),
-            ". The offset that mixing weighs most is that of the model's own mean attention in "
+            f": relative duality gap at most {result.worst_gap:.1e}. The offset that mixing weighs "
+            "most is that of the model's own mean attention in "
             f"{result.agreement} of {len(result.varying)} heads.",
         ),
     ]

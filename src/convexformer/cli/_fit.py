@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ._command import Answer, command
 from ._console import InputError, live, plain_table, to_json
-from ._models import describe, model_words, plural
+from ._models import describe, model_words
 from ._outputs import FIGURES, check_folder, check_output, save, write
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def fit(
         raise InputError("--eps says which betas --cv tries; give --cv as well, or leave it out.")
     import numpy as np
 
-    hint = "  (guessed, see --task)" if training.task == "auto" else ""
+    hint = ", guessed, see --task" if training.task == "auto" else ""
     samples = training.read()
     check_output(out, force, training.files)  # after mistakes in the input
     options: dict[str, Any] = {"refit": refit}
@@ -145,10 +145,10 @@ def fit(
     model.set_params(verbose=False).save(out, overwrite=force)
     result = {"model": out, "task": training.task, "n_samples": len(samples.X)} | describe(model)
     result |= {"notes": samples.notes, "seconds": seconds}
-    counts = zip(samples.X.shape, ("sample", "token", "channel"), strict=True)
-    N, n, d = (plural(count, noun) for count, noun in counts)
-    task = (training.task.capitalize(), "bold")
-    shown: list[RenderableType] = [Text.assemble(task, f" on {N} of {n} x {d}", (hint, "dim"))]
+    size = " x ".join(map(str, samples.X.shape))
+    shown: list[RenderableType] = [
+        f"{training.task.capitalize()} on {size} (samples x tokens x channels){hint}"
+    ]
     if cv is not None:
         folds, tried, score = len(model.scores_), len(model.betas_), model.best_score_
         result["cv"] = {"folds": folds, "n_betas": tried, "score": score}
@@ -259,9 +259,8 @@ def _shown(result: dict[str, Any]) -> list[RenderableType]:
     more = f" and {len(order) - MOST_ROWS} more" if len(order) > MOST_ROWS else ""
     lead = "\nTokens enter in the order " if order else "\nNo token enters."
     reached = sum(model["converged"] for model in models)
-    head = (f"{plural(len(models), 'model')}, all certified", "bold green")
-    if reached < len(models):
-        head = (f"{reached} of {len(models)} models reached the tolerance", "bold yellow")
+    style = "bold green" if reached == len(models) else "bold yellow"
+    head = (f"{reached} of {len(models)} models are certified to the tolerance", style)
     return [
         table,
         Text.assemble(lead, (" ".join(order[:MOST_ROWS]), "bold"), more),

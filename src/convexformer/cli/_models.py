@@ -83,7 +83,7 @@ def predict(model: Path, data: Path, *, out: Path, force: bool = False) -> Answe
         columns |= _columns("probability", fitted.predict_proba(X, mask=mask), fitted.classes_)
     write(out, pd.DataFrame(columns).to_csv(index=False))
     result = {"model": model, "n_samples": len(X), "columns": list(columns), "file": out}
-    return result, [f"{plural(len(X), 'prediction')} written to {out}"]
+    return result, [f"Wrote {out} (rows: {len(X)})"]
 
 
 def _refuse(fitted: Any, by_position: bool) -> None:
@@ -225,8 +225,3 @@ def proof_words(model: Any) -> Text:
         f"class can lower it by more than a fraction of {proof.relative_gap:.1e} (the relative "
         "duality gap).",
     )
-
-
-def plural(count: int, noun: str) -> str:
-    """``"1 token"``, ``"2 tokens"``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
