@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -37,28 +36,18 @@ def demo(*, out: Path | None = None, force: bool = False) -> Answer:
     # In its own folder the demo may replace its own figures; elsewhere they may be someone's.
     files = check_folder(out or DEFAULT, FILES, force or out is None)
     with live("solving") as report:
-        from convexformer.demo import draw, run_demo
+        from convexformer.demo import QUESTION, draw, run_demo
 
         result = run_demo(report)
     for file, figure in zip(files, draw(result), strict=True):
         save(figure, file)
-    return result.to_dict() | {"figures": files}, [
-        *_story(result),
-        Text(MEANING, "dim"),
-        f"\nFigures: {' and '.join(map(str, files))}, after {result.seconds:.1f} s",
-    ]
-
-
-def _story(result: DemoResult) -> list[RenderableType]:
-    from convexformer.demo import QUESTION
-
-    data, model = result.data, result.full.model
+    data, full = result.data, result.full
     _, validated, tested = map(len, result.rows)
     likes = []
-    for name in result.full.tokens[:2]:
-        best = model.coef_[0, data.token_names.index(name)].argsort()[:-3:-1]
+    for name in full.tokens[:2]:
+        best = full.model.coef_[0, data.token_names.index(name)].argsort()[:-3:-1]
         likes.append(f"at {name} binders have {' or '.join(data.channel_names[j] for j in best)}")
-    return [
+    return result.to_dict() | {"figures": files}, [
         Text(f"{QUESTION}\n", "bold cyan"),
         Text(
             f"{len(data.y):,} peptides of nine amino acids from the Immune Epitope Database; "
@@ -67,15 +56,17 @@ def _story(result: DemoResult) -> list[RenderableType]:
             "no model has seen.\n"
         ),
         Text.assemble(
-            (" and ".join(result.full.tokens[:2]), "bold cyan"),
+            (" and ".join(full.tokens[:2]), "bold cyan"),
             f" decide most: {'; '.join(likes)}. Biologists know these positions as the anchors of "
             "the peptide.\n",
         ),
-        token_table(describe(model, list(data.token_names), list(data.channel_names))),
+        token_table(describe(full.model, list(data.token_names), list(data.channel_names))),
         "",
         _table(result),
         "",
-        proof_words(model),
+        proof_words(full.model),
+        Text(MEANING, "dim"),
+        f"\nFigures: {' and '.join(map(str, files))}, after {result.seconds:.1f} s",
     ]
 
 

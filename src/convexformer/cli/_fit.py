@@ -71,19 +71,30 @@ class Training:
         return kind(token_weights=self._weights(samples), **options)
 
     def _weights(self, samples: Samples) -> NDArray[Any] | None:
-        """Weights that put tokens on one scale, if asked for; else a note where scales differ."""
-        scales = token_scales(samples)
-        if self.scale or scales is None:
-            return scales
+        """Weights that put tokens on one scale, if asked for; else a note where scales differ.
+
+        The scale of a token is its standard deviation over samples, channels pooled. Dividing
+        token k by ``s_k`` is the same problem as weighting its penalty by ``s_k``. Of data that
+        cannot be fitted the estimator says more.
+        """
+        import numpy as np
+
+        X, real = samples.X, samples.extra.get("mask", np.ones(samples.X.shape[:2])) != 0
+        if X.ndim != 3 or X.dtype.kind not in "biuf" or real.shape != X.shape[:2]:
+            return None
+        padding = np.broadcast_to(~real[:, :, None], X.shape)
+        variances = np.ma.array(X, np.float64, mask=padding).var(axis=0)  # (n, d)
+        scales = np.sqrt(variances.mean(axis=1).filled(0.0))
+        scales = np.where(scales > 0, scales, 1.0)  # of constant tokens
         low, high = int(scales.argmin()), int(scales.argmax())
         ratio = scales[high] / scales[low]
-        if ratio > UNLIKE_SCALES:
+        if ratio > UNLIKE_SCALES and not self.scale:
             names = samples.names.get("token_names_", range(len(scales)))
             samples.notes.append(
                 f"token scales differ {ratio:.2g} times ({names[high]} varies most, {names[low]} "
                 "least), and the penalty favours tokens that vary much; use --scale"
             )
-        return None
+        return scales if self.scale else None
 
 
 @command
@@ -278,20 +289,3 @@ def guess_task(y: NDArray[Any]) -> Literal["regression", "classification"]:
     whole = np.isfinite(values).all() and (values == np.round(values)).all()
     few = np.isin(values, (0, 1)).all() if y.ndim == 2 else len(values) <= FEW_CLASSES
     return "classification" if whole and few else "regression"
-
-
-def token_scales(samples: Samples) -> NDArray[Any] | None:
-    """Standard deviation of each token over samples, its channels pooled; 1 where it is constant.
-
-    Dividing token k by ``s_k`` is the same problem as weighting its penalty by ``s_k``. None for
-    data that cannot be fitted, about which the estimator says more.
-    """
-    import numpy as np
-
-    X, real = samples.X, samples.extra.get("mask", np.ones(samples.X.shape[:2])) != 0
-    if X.ndim != 3 or X.dtype.kind not in "biuf" or real.shape != X.shape[:2]:
-        return None
-    padding = np.broadcast_to(~real[:, :, None], X.shape)
-    variances = np.ma.array(X, np.float64, mask=padding).var(axis=0)  # (n, d)
-    scales = np.sqrt(variances.mean(axis=1).filled(0.0))
-    return np.where(scales > 0, scales, 1.0)
