@@ -11,26 +11,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import activations, datasets, plotting
-    from .estimators import (
-        AttentionPath,
-        ConvexAttentionClassifier,
-        ConvexAttentionClassifierCV,
-        ConvexAttentionRegressor,
-        ConvexAttentionRegressorCV,
-        ConvexSequenceClassifier,
-        ConvexSequenceRegressor,
-        ConvexTransformerClassifier,
-        ConvexTransformerClassifierCV,
-        ConvexTransformerRegressor,
-        ConvexTransformerRegressorCV,
-        ModelFileError,
-        PooledTokens,
-        TokenScaler,
-        attention_path,
-        beta_max,
-        load_model,
-    )
-    from .plotting import CertificateDisplay, PathDisplay, ProbeDisplay, TokenMapDisplay
+    from .estimators import *
+    from .plotting import *
     from .probes import HeadProbe, LayerProbe, probe
     from .problem import Certificate, Offsets
 
@@ -67,6 +49,8 @@ __all__ = [
 ]
 
 _SUBPACKAGES = ("activations", "datasets", "plotting")
+_ROOMS = {"Certificate": "problem", "Offsets": "problem"}
+_ROOMS |= {"HeadProbe": "probes", "LayerProbe": "probes", "probe": "probes"}
 
 
 def __getattr__(name: str) -> Any:
@@ -74,12 +58,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name.endswith("Display"):
-        room = "plotting"
-    elif name in ("HeadProbe", "LayerProbe", "probe"):
-        room = "probes"
-    else:
-        room = "problem" if name in ("Certificate", "Offsets") else "estimators"
+    room = _ROOMS.get(name, "plotting" if name.endswith("Display") else "estimators")
     return getattr(import_module(f".{room}", __name__), name)
 
 

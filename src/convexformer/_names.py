@@ -26,10 +26,9 @@ def split_names(
         return list(features), None
     for separator in SEPARATORS:
         parts = [name.rpartition(separator) for name in features]
-        tokens = [parts[k * d][0] for k in range(n_tokens)]
-        channels = [part[2] for part in parts[:d]]
-        expected = [(token, separator, channel) for token in tokens for channel in channels]
-        if parts == expected and all(tokens) and len(set(tokens)) == n_tokens:
+        tokens = list(dict.fromkeys(token for token, _, _ in parts))
+        channels = [channel for _, _, channel in parts[:d]]
+        if all(tokens) and parts == [(k, separator, j) for k in tokens for j in channels]:
             return tokens, channels
     return None, None
 

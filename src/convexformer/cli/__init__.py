@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
+from ._activations import extract, probe
 from ._demo import demo
-from ._explain import explain
-from ._extract import extract
-from ._fit import fit
-from ._path import path
-from ._predict import predict
-from ._probe import probe
-from ._terminal import Commands
+from ._fit import fit, path
+from ._models import explain, predict
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    cls=Commands,
     help="Attention trained to a certified global optimum.",
     no_args_is_help=True,
     add_completion=False,
@@ -33,9 +31,7 @@ def _version(wanted: bool) -> None:
 
         print(f"convexformer {__version__}")
         if not solvers.COMPILED:
-            print(
-                "Not compiled when it was installed: with a C compiler small problems are quicker."
-            )
+            print("Not compiled when installed: with a C compiler small problems are quicker.")
         raise typer.Exit
 
 
@@ -47,6 +43,9 @@ def main(
     ] = False,
 ) -> None:
     """Attention trained to a certified global optimum."""
+    os.environ["MPLBACKEND"] = "Agg"  # figures are drawn without a display
+    with suppress(AttributeError):  # a stream that was closed, or that is no text file
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
 for command in (demo, fit, path, predict, explain, extract, probe):

@@ -1,68 +1,91 @@
-"""What all commands share: errors in one line, one JSON object, a live line, safe outputs."""
+"""What reaches the terminal: results, one JSON object, live lines, warnings and errors.
+
+Names come from files that others wrote, so they may hold anything: escape sequences that clear the
+screen, marks that turn the direction of writing. The consoles here show a sign in their place.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
-import os
-import tempfile
+import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import Any
 
-import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
-from .._files import write_whole
-from ._hints import in_options
-from ._terminal import DELETE, Terminal
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.progress import ProgressColumn
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
 LONGEST_LINE = 900  # characters of an error, a note or a warning
-BEYOND = {
-    MemoryError: "more memory is needed than there is; give less at a time: ",
-    OverflowError: "a number is too large to calculate with: ",
-}
-"""What comes before Python's words for input that is beyond the machine."""
 
-BAD_INPUT = 2  # exit code, the one that typer uses for wrong options
-
-STYLES = {"accent": "bold cyan", "good": "green", "warn": "yellow", "quiet": "dim"}
+# Control characters but tab and line feed; line separators; marks that change the direction of
+# writing; halves of surrogate pairs, which no encoding has.
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+PARAMETER = re.compile(r"(?<![\w./-])(cv|eps|max_length|max_time|n_tokens|tol|truncate)\b(?!\.\w)")
 
 
-class InputError(Exception):
+class InputError(ValueError):
     """Something the user gave cannot be used; the message says what, and what to do."""
 
 
-def out() -> Terminal:
-    """Where results go. Made anew each time, because tests and pipes replace ``sys.stdout``."""
-    return Terminal()
+class Terminal(Console):
+    """A console that shows text as it is: no markup, no emoji codes, nothing unsafe."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Everything that is printed comes through here, in tables and live lines too.
+
+        A sign is wider than what it stands for, so cells of tables call :func:`visible` before.
+        """
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
-def err() -> Terminal:
-    """Where progress, warnings and errors go."""
-    return Terminal(stderr=True)
+def visible(text: str) -> str:
+    r"""Text with a visible sign for each character that commands the terminal.
+
+    Examples
+    --------
+    >>> from convexformer.cli._console import visible
+    >>> visible("P2\x1b[2J")
+    'P2�[2J'
+    """
+    return UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def fail(message: object) -> NoReturn:
-    """Say what was wrong in one line on stderr and leave with exit code 2."""
-    _remark("error", "bold red", one_line(message))
-    raise typer.Exit(BAD_INPUT)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
-def one_line(message: object) -> str:
-    """A message in one line that can be read: what others put into it may be very long."""
-    return shortened(in_options(" ".join(str(message).split())), LONGEST_LINE)
+def remark(kind: str, style: str, message: str) -> None:
+    """A line on stderr, which says first what kind of line it is."""
+    line = shortened(" ".join(message.split()), LONGEST_LINE)
+    err.print(Text.assemble((f"{kind}: ", style), line), soft_wrap=True)
+
+
+def in_options(message: str) -> str:
+    """What the library says, which names parameters, with the options of the commands instead.
+
+    Examples
+    --------
+    >>> from convexformer.cli._console import in_options
+    >>> in_options("max_time ran out. Scale X (TokenScaler), or raise tol.")
+    '--max-time ran out. Scale X (--scale), or raise --tol.'
+    """
+    message = PARAMETER.sub(lambda found: f"--{found[1].replace('_', '-')}", message)
+    return message.replace("TokenScaler", "--scale")
 
 
 def shortened(text: str, most: int) -> str:
@@ -71,56 +94,9 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
-def say(*parts: str | Text | tuple[str, str], style: str = "", whole: bool = False) -> None:
-    """Print parts of a text, some with a style of their own; as a `whole`, its lines stay lines."""
-    out().print(Text.assemble(*parts, style=style), soft_wrap=whole)
-
-
-def show(*things: RenderableType) -> None:
-    """Print tables and texts on stdout, one below the other."""
-    for thing in things:
-        out().print(thing)
-
-
-def _remark(kind: str, style: str, line: str) -> None:
-    """A line on stderr, which says first what kind of line it is."""
-    err().print(Text.assemble((f"{kind}: ", style), line), soft_wrap=True)
-
-
-def friendly(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what is wrong with the input into one line; a bug still shows its traceback.
-
-    The library raises ValueError for input that cannot be used, and nothing else does on purpose.
-    """
-
-    @functools.wraps(command)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            with warned():
-                return command(*args, **kwargs)
-        except BrokenPipeError:  # an OSError, but not one of the input
-            raise
-        except (InputError, ValueError, OSError, MemoryError, OverflowError) as error:
-            message = one_line(f"{BEYOND.get(type(error), '')}{error}")
-            if kwargs.get("json"):
-                emit({"error": message})
-            fail(message)
-        except KeyboardInterrupt:
-            err().print("stopped; nothing was written", style=STYLES["warn"])
-            raise typer.Exit(130) from None
-
-    return wrapper
-
-
-def note(notes: Sequence[str]) -> None:
-    """Print notes on stderr, a line each."""
-    for words in notes:
-        _remark("note", STYLES["quiet"], words)
-
-
 def emit(result: dict[str, Any]) -> None:
-    """Print exactly one JSON object on stdout, in ASCII: every terminal shows it, none obeys it."""
-    print(to_json(result, ascii_only=True).replace(DELETE, "\\u007f"))
+    """Print one JSON object on stdout, in ASCII: every terminal shows it, none obeys it."""
+    print(to_json(result, ascii_only=True), flush=True)
 
 
 def to_json(result: Any, *, ascii_only: bool = False) -> str:
@@ -140,126 +116,63 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a live line says: an estimator calls it with trace points, and tells it of folds."""
-
-    what: str
-    groups: str  # what the solver counts as active
-    show: Callable[[str], None]
-
-    def __call__(self, point: Any) -> None:
-        gap = f"relative gap [bold]{point.relative_gap:.1e}[/]"
-        self.show(f"{self.what}  {gap}  {point.n_active} {self.groups}")
-
-    def step(self, words: str) -> None:
-        """Say how far cross-validation has come."""
-        self.show(f"{self.what}  {words}")
-
-
-@contextmanager
-def progress(what: str, *columns: str | ProgressColumn) -> Iterator[Callable[..., None]]:
-    """A line on stderr while the body runs, where that is a terminal; yields what updates it."""
-    from rich.progress import Progress
-
-    console = err()
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task(what, total=None)
-        yield functools.partial(bar.update, task)
-
-
-@contextmanager
-def live(what: str, groups: str = "tokens") -> Iterator[Report]:
-    """A line with the gap and the elapsed time; yields a report for every trace point.
-
-    Warnings of the library are printed afterwards, one line each.
-    """
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with warned(), progress(what, *columns) as update:
-        yield Report(what, groups, lambda line: update(description=line))
-
-
-@contextmanager
-def counted(what: str) -> Iterator[Callable[..., None]]:
-    """A bar with the time left; yields what is to be told how many are done of how many."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with progress(what, *columns, TimeRemainingColumn()) as update:
-        yield lambda done, total, **more: update(completed=done, total=total, **more)
-
-
 @contextmanager
 def warned() -> Iterator[None]:
     """Print what the library warns of in the body on stderr afterwards, a line each."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    told = [w.message for w in caught if issubclass(w.category, UserWarning)]
-    for message in dict.fromkeys(map(one_line, told)):
-        _remark("warning", STYLES["warn"], message)
+    told = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    for message in dict.fromkeys(told):
+        remark("warning", "yellow", in_options(message))
 
 
-def check_output(path: Path, force: bool, inputs: Sequence[Path] = ()) -> Path:
-    """Raise, before any work is done, if `path` exists or could not be written.
+@contextmanager
+def progress(what: str) -> Iterator[Callable[..., None]]:
+    """A line on stderr while the body runs, where that is a terminal; yields what updates it.
 
-    A file that the command reads, one of `inputs`, is never overwritten, also not with --force.
+    The line has the time that has passed and, once a total is known, a bar and the time left.
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a directory; give the name of a file.")
-    for source in inputs:
-        if path.exists() and source.exists() and path.samefile(source):
-            raise InputError(
-                f"{path} is a file that this command reads, and would be overwritten; give the "
-                "output another name."
-            )
-    if path.exists() and not force:
-        raise InputError(f"{path} exists; use --force to overwrite it.")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise InputError(f"{path} cannot be written: permission denied.")
-    check_directory(path.parent)
-    return path
+    from rich import progress as rich
+
+    words, bar = rich.TextColumn("{task.description}"), rich.BarColumn(24)
+    columns = (bar, words, rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
+    hidden = not err.is_terminal
+    with rich.Progress(*columns, console=err, transient=True, disable=hidden) as lines:
+        yield functools.partial(lines.update, lines.add_task(what, total=None))
 
 
-def check_directory(folder: Path) -> None:
-    """Raise unless files can be made in `folder`."""
-    if not folder.is_dir():
-        raise InputError(f"the folder {folder} does not exist; create it or name another.")
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"the folder {folder} cannot be written: {error.strerror}.") from error
+@dataclass(frozen=True)
+class Report:
+    """What a live line says: an estimator calls it with trace points, and tells it of folds."""
+
+    what: str
+    groups: str  # what the solver counts as active
+    update: Callable[..., None]
+
+    def __call__(self, point: Any) -> None:
+        gap = f"relative gap [bold]{point.relative_gap:.1e}[/]"
+        self.update(description=f"{self.what}  {gap}  {point.n_active} {self.groups}")
+
+    def step(self, words: str) -> None:
+        """Say how far cross-validation has come."""
+        self.update(description=f"{self.what}  {words}")
 
 
-def check_place(folder: Path) -> None:
-    """Raise, before any work is done, unless files can be made in `folder`.
+@contextmanager
+def live(what: str, groups: str = "tokens") -> Iterator[Report]:
+    """A line with the gap and the elapsed time; yields a report for every trace point."""
+    with progress(what) as update:
+        yield Report(what, groups, update)
 
-    A folder that is not there yet is made with the first file, if its parent is there.
+
+def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """A table without a frame; the columns in `right` are numbers, those without a name bars.
+
+    Where there is little room only words are wrapped: no number is lost.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; give the name of a folder.")
-    check_directory(folder if folder.is_dir() else folder.parent)
-
-
-def check_folder(
-    folder: Path, names: Sequence[str], force: bool, inputs: Sequence[Path] = ()
-) -> list[Path]:
-    """The files `names` in `folder`; raises, before any work is done, if one cannot be written."""
-    check_place(folder)
-    return [
-        check_output(folder / name, force, inputs) if folder.is_dir() else folder / name
-        for name in names
-    ]
-
-
-def write(path: Path, content: bytes | str) -> None:
-    """Write a file whole or not at all: an old one stays until the new one is complete."""
-    path.parent.mkdir(exist_ok=True)
-    try:
-        write_whole(path, content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in columns:
+        number = name in right
+        table.add_column(name, justify="right" if number else "left", no_wrap=number or not name)
+    return table

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import difflib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._names import split_names
 from ._console import InputError, shortened
-from ._files import check_file, read_npy, read_npz
-from ._tables import (
-    LEAVE_OUT,
-    LONGEST_VALUE,
-    PARQUET,
-    TABLES,
-    check_columns,
-    check_numeric,
-    grouping,
-    index_columns,
-    labels,
-    read_frame,
-)
-from ._words import plural
 
-EXTENSIONS = (".npz", ".npy", *TABLES, *PARQUET)
-UNLIKE_SCALES = 100  # tokens whose scales differ by more are worth a word
-FEW_CLASSES = 10  # whole numbers with at most so many values are taken for classes
+if TYPE_CHECKING:
+    from ._fit import Training
+
+TABLES = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t", ".parquet": "", ".pq": ""}
+"""Extensions of tables, and what separates the columns of those that are text."""
+
+EXTENSIONS = (".npz", ".npy", *TABLES)
+EXTRA = ["mask", "sample_weight"]
+NAMES = ["token_names", "channel_names"]
+LONGEST = 160  # characters of what an error quotes: NumPy's messages may hold a whole header
+NUMBERS_AND_TEXT = "biufcUSmM"  # kinds of dtypes that are arrays of plain values
+UNNAMED = "Unnamed: "  # how pandas begins the name of a column without one
 
 
 @dataclass
@@ -38,285 +36,238 @@ class Samples:
 
     X: NDArray[Any]  # (N, n, d)
     y: NDArray[Any]  # (N,) or (N, c)
-    mask: NDArray[Any] | None = None
-    sample_weight: NDArray[Any] | None = None
-    token_names: list[str] = field(default_factory=list)
-    channel_names: list[str] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)  # of a table, in the order of X
-    notes: list[str] = field(default_factory=list)  # what was used or left out without being asked
-
-    def name(self, model: Any) -> None:
-        """Keep names with a fitted model: columns for predict, tokens and channels for people."""
-        for attribute, names in (
-            ("feature_names_in_", self.columns),
-            ("token_names_", self.token_names),
-            ("channel_names_", self.channel_names),
-        ):
-            if names:
-                setattr(model, attribute, np.array(names, dtype=object))
-
-    def __post_init__(self) -> None:
-        if self.y.ndim == 0:
-            raise InputError("the target is a single value; give one for every sample.")
-        if self.y.ndim == 2 and self.y.shape[1] == 1:
-            self.y = self.y[:, 0]
-        if self.X.ndim == 3:
-            for axis, what in enumerate(_NAMES, start=1):
-                names = getattr(self, what)
-                if names and len(names) != self.X.shape[axis]:
-                    raise InputError(
-                        f"{what} has {len(names)} names for {self.X.shape[axis]} in X, whose shape "
-                        f"is {self.X.shape}; give one name for each."
-                    )
-                if len(set(names)) < len(names):
-                    raise InputError(f"{what} holds the same name twice; names must differ.")
+    extra: dict[str, NDArray[Any]]  # mask and sample_weight, where there are such arrays
+    names: dict[str, list[str]]  # by the attribute of a model that keeps them
+    notes: list[str]  # what was used or left out without being asked
 
 
 def extension(path: Path) -> str:
     """The extension of a data file, with ``.gz`` taken together with what is before it."""
-    return "".join(path.suffixes[-2:]).lower() if path.suffix == ".gz" else path.suffix.lower()
+    return "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()
 
 
-def source_files(path: Path, target: str) -> list[Path]:
-    """The files that :func:`read_samples` reads."""
-    return [path, Path(target)] if extension(path) == ".npy" else [path]
+@contextmanager
+def reading(path: Path, cure: str) -> Iterator[None]:
+    """Say what was wrong with the file at `path`, and the `cure`, however its reader failed.
+
+    zipfile, zlib, NumPy, pandas, pyarrow and json raise more than a dozen kinds of errors for files
+    that are damaged, encrypted, larger than memory or made up.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no file {path}.")
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = shortened(str(error).rstrip(".") or type(error).__name__, LONGEST)
+        raise InputError(f"{path} cannot be read: {reason}. {cure}") from error
 
 
-def _check_kind(path: Path) -> str:
+def read_samples(options: Training) -> Samples:
+    """Read the data to fit to.
+
+    Parameters
+    ----------
+    options : Training
+        `data` is ``.npz`` with arrays X, the target, and optionally mask, sample_weight,
+        token_names, channel_names; ``.npy`` with X; ``.csv``, ``.tsv`` (also ``.gz``) or
+        ``.parquet``. `target` names the array or column to predict; for ``.npy``, another ``.npy``
+        file. The others say what a token is, and which columns to leave out.
+    """
+    by_prefix = options.group_by_prefix is not None
+    if options.n_tokens is not None and by_prefix:
+        raise InputError("--n-tokens and --group-by-prefix both say what a token is; give one.")
+    if is_table(options.data):
+        return _from_table(options)
+    if by_prefix or options.drop:
+        raise InputError("--group-by-prefix and --drop need the column names of a table.")
+    return _from_arrays(options)
+
+
+def read_inputs(path: Path, columns: Sequence[str] | None) -> tuple[Any, NDArray[Any] | None]:
+    """X and mask of a data file to predict for; of a table, the `columns` a model was fitted on."""
+    if not is_table(path):
+        arrays = _read_arrays(path, ["X"], ["mask"])
+        return arrays["X"], arrays.get("mask")
+    if columns is None:
+        raise InputError("the model was not fitted on a table, so columns mean nothing to it.")
+    return _numbers(_read_frame(path, columns)[list(columns)], "as they were for the fit."), None
+
+
+def is_table(path: Path) -> bool:
+    """Whether a data file is a table; raises if it is none that can be read."""
     kind = extension(path)
     if kind not in EXTENSIONS:
         raise InputError(
             f"{path} has the unknown extension {kind or '(none)'!r}; known are "
             f"{', '.join(EXTENSIONS)}."
         )
-    check_file(path)
-    return kind
+    return kind in TABLES
 
 
-def read_samples(
-    path: Path,
-    target: str,
-    *,
-    n_tokens: int | None = None,
-    group_by_prefix: str | None = None,
-    drop: Sequence[str] = (),
-) -> Samples:
-    """Read a data file.
-
-    Parameters
-    ----------
-    path : Path
-        ``.npz`` with arrays X, the target, and optionally mask, sample_weight, token_names,
-        channel_names; ``.npy`` with X; ``.csv``, ``.tsv`` (also ``.gz``) or ``.parquet``.
-    target : str
-        Name of the array or column to predict; for ``.npy``, another ``.npy`` file.
-    n_tokens : int, optional
-        Cut the columns of 2-D data into so many tokens; by default each column is a token.
-    group_by_prefix : str, optional
-        Separator: columns ``token<sep>channel`` of a table are grouped by what is before it.
-    drop : sequence of str
-        Columns of a table to leave out.
-    """
-    kind = _check_kind(path)
-    if n_tokens is not None and group_by_prefix is not None:
-        raise InputError("--n-tokens and --group-by-prefix both say what a token is; give one.")
-    table = kind in TABLES or kind in PARQUET
-    if not table and (group_by_prefix is not None or drop):
-        raise InputError("--group-by-prefix and --drop need the column names of a table.")
-    if table:
-        return _read_table(path, kind, target, n_tokens, group_by_prefix, drop)
-    samples = _read_npz(path, target) if kind == ".npz" else _read_npy(path, target)
-    return _cut(samples, n_tokens)
-
-
-def read_inputs(path: Path, columns: Sequence[str] | None) -> tuple[Any, NDArray[Any] | None]:
-    """X and mask of a data file to predict for; of a table, the `columns` a model was fitted on."""
-    kind = _check_kind(path)
-    if kind in TABLES or kind in PARQUET:
-        if columns is None:
-            raise InputError("the model was not fitted on a table, so columns mean nothing to it.")
-        frame = read_frame(path, kind)
-        check_columns(path, list(frame.columns), columns)
-        if not len(frame):
-            raise InputError(f"{path} has 0 rows: there is nothing to predict for.")
-        check_numeric(frame[list(columns)], "as they were for the fit.")
-        return frame[list(columns)], None
-    if kind == ".npy":
-        return read_npy(path), None
-    samples = _read_npz(path, "X")
-    return samples.X, samples.mask
-
-
-def _read_npz(path: Path, target: str) -> Samples:
-    arrays = read_npz(path, ("X", target), ("mask", "sample_weight", *_NAMES))
-    return Samples(
-        arrays["X"],
-        arrays[target],
-        arrays.get("mask"),
-        arrays.get("sample_weight"),
-        notes=_notes(arrays),
-        **{what: _names(what, arrays[what]) for what in _NAMES if what in arrays},
-    )
-
-
-_NAMES = ("token_names", "channel_names")
-
-
-def _names(what: str, names: NDArray[Any]) -> list[str]:
-    if names.ndim != 1:
-        raise InputError(f"{what} must be a list of names, got an array of shape {names.shape}.")
-    return [str(name) for name in names]
-
-
-def _notes(arrays: dict[str, Any]) -> list[str]:
-    """Which arrays of an npz are used because of their names."""
-    notes = []
-    if "mask" in arrays:
-        mask = arrays["mask"]
-        padding = 1 - np.count_nonzero(mask) / max(1, mask.size)
-        notes.append(f"mask: {100 * padding:.3g} % of tokens are padding")
-    if "sample_weight" in arrays:
-        weight = arrays["sample_weight"]
-        if weight.size and weight.dtype.kind in "biuf":
-            notes.append(f"sample_weight: weights from {weight.min():g} to {weight.max():g}")
-    named = [name for name in _NAMES if name in arrays]
-    return notes + ([f"names are taken from {' and '.join(named)}"] if named else [])
-
-
-def _read_npy(path: Path, target: str) -> Samples:
-    other = Path(target)
-    if other.suffix.lower() != ".npy":
+def _from_arrays(options: Training) -> Samples:
+    path, target = options.data, options.target
+    if extension(path) == ".npz":
+        arrays = _read_arrays(path, ["X", target], [*EXTRA, *NAMES])
+        y = arrays[target]
+    elif extension(Path(target)) == ".npy":
+        arrays = _read_arrays(path, ["X"])
+        y = _read_arrays(Path(target), ["X"])["X"]
+    else:
         raise InputError(
             f"--target must name a second .npy file that holds the targets of {path}; got {target}."
         )
-    return Samples(read_npy(path), read_npy(other))
+    X = _cut(arrays["X"], options.n_tokens) if arrays["X"].ndim == 2 else arrays["X"]
+    names = {
+        f"{name}_": check_names(name, arrays[name], X.shape[axis])
+        for axis, name in enumerate(NAMES, start=1)
+        if name in arrays and X.ndim == 3
+    }
+    extra = {name: arrays[name] for name in EXTRA if name in arrays}
+    used = ", ".join(name for name in (*extra, *NAMES) if name in arrays)
+    notes = [f"used for their names: {used}"] if used else []
+    if "mask" in extra:
+        padding = np.mean(extra["mask"] == 0)
+        notes += [f"mask: {100 * padding:.3g} % of tokens are padding"]
+    return Samples(X, y[:, 0] if y.shape[1:] == (1,) else np.atleast_1d(y), extra, names, notes)
 
 
-def _cut(samples: Samples, n_tokens: int | None) -> Samples:
-    """2-D arrays into tokens of equal length."""
-    if samples.X.ndim != 2:
-        if n_tokens is not None and (samples.X.ndim != 3 or samples.X.shape[1] != n_tokens):
-            raise InputError(
-                f"X has shape {samples.X.shape} and --n-tokens is {n_tokens}; leave it out for "
-                "3-D data."
-            )
-        return samples
-    samples.X = _tokens(samples.X, n_tokens)
-    samples.__post_init__()
-    return samples
+def _read_arrays(path: Path, wanted: list[str], optional: Sequence[str] = ()) -> dict[str, Any]:
+    """Arrays of an npz file; of an npy file its only array, as X."""
+    with reading(path, "Write the file again with numpy.savez or numpy.save."):
+        found: Any = np.load(path, allow_pickle=False)
+        found = {"X": found} if isinstance(found, np.ndarray) else found
+        for name in wanted:
+            if name not in found:
+                raise InputError(f"{path} has no array {name!r}; it holds {_some(found)}.")
+        names = [name for name in (*wanted, *optional) if name in found]
+        arrays = {name: np.asarray(found[name]) for name in names}
+    for name, array in arrays.items():
+        if array.dtype.kind not in NUMBERS_AND_TEXT:
+            raise InputError(f"array {name!r} of {path} holds records; save numbers or strings.")
+    return arrays
 
 
-def _tokens(X: NDArray[Any], n_tokens: int | None) -> NDArray[Any]:
-    columns = X.shape[1]
-    n = columns if n_tokens is None else n_tokens
-    if n < 1 or columns % n:
-        divisors = [k for k in range(1, columns + 1) if columns % k == 0]
-        raise InputError(
-            f"{columns} columns cannot be cut into {n} tokens of equal length; --n-tokens may be "
-            f"{', '.join(map(str, divisors))}."
-        )
-    return X.reshape(len(X), n, columns // n)
+def check_names(what: str, given: Any, count: int) -> list[str]:
+    """Names as a list; raises unless there are `count` of them, all different."""
+    names = [str(name).strip() for name in np.ravel(given)]
+    if len(names) != count:
+        raise InputError(f"{what} must be a list of {count} names, got {len(names)}.")
+    if len(set(names)) < count:
+        raise InputError(f"{what} holds the same name twice; names must differ.")
+    return names
 
 
-def _read_table(
-    path: Path,
-    kind: str,
-    target: str,
-    n_tokens: int | None,
-    separator: str | None,
-    drop: Sequence[str],
-) -> Samples:
-    frame = read_frame(path, kind)
-    check_columns(path, list(frame.columns), (target, *drop))
+def _cut(X: NDArray[Any], n_tokens: int | None) -> NDArray[Any]:
+    """Columns into tokens of equal length."""
+    n = X.shape[1] if n_tokens is None else n_tokens
+    if n < 1 or X.shape[1] % n:
+        raise InputError(f"{X.shape[1]} columns cannot be cut into {n} tokens of equal length.")
+    return X.reshape(len(X), n, -1)
+
+
+def _from_table(options: Training) -> Samples:
+    path, target, drop = options.data, options.target, options.drop or []
+    frame = _read_frame(path, [target, *drop])
     y = frame[target]
     if y.isna().any():
-        raise InputError(
-            f"column {target!r} lacks a value in {plural(int(y.isna().sum()), 'row')}."
-        )
-    unnamed = index_columns(frame.columns, (target, *drop))
-    features = frame.drop(columns=[target, *drop, *unnamed])
-    if not features.shape[1] or not len(features):
-        raise InputError(
-            f"{path} has {plural(len(features), 'row')} and "
-            f"{plural(features.shape[1], 'feature column')}."
-        )
-    check_numeric(features, f"or {LEAVE_OUT}.")
-    values, columns = features.to_numpy(dtype=np.float64), list(features.columns)
-    if separator is None:
-        X = _tokens(values, n_tokens)
-        tokens, channels = split_names(columns, X.shape[1])
+        raise InputError(f"column {target!r} lacks a value in {y.isna().sum()} of {len(y)} rows.")
+    features = frame.drop(columns=[target, *drop])
+    unnamed = [name for name in features if name.startswith(UNNAMED)]
+    features = features.drop(columns=unnamed)
+    if not features.size:
+        raise InputError(f"{path} has {len(features)} rows and {features.shape[1]} columns of X.")
+    features = _numbers(features, "or leave such columns out with --drop NAME.")
+    if options.group_by_prefix is None:
+        X = _cut(features.to_numpy(), options.n_tokens)
+        tokens, channels = split_names(list(features), X.shape[1])
     else:
-        index, tokens, channels = grouping(columns, separator)
-        X, columns = values[:, index], [columns[j] for token in index for j in token]
-    samples = Samples(X, labels(y), token_names=tokens or [], channel_names=channels or [])
-    samples.columns = columns
-    samples.notes += [f"left out {name!r}, a column of row numbers" for name in unnamed]
-    return samples
+        columns, tokens, channels = _grouped(list(features), options.group_by_prefix)
+        features = features[columns]
+        X = _cut(features.to_numpy(), len(tokens))
+    names = {
+        "feature_names_in_": list(features),
+        "token_names_": tokens,
+        "channel_names_": channels,
+    }
+    return Samples(
+        X,
+        y.to_numpy() if y.dtype.kind in "biuf" else y.to_numpy().astype(str),
+        extra={},
+        names={attribute: given for attribute, given in names.items() if given},
+        notes=[f"left out {name!r}, a column of row numbers" for name in unnamed],
+    )
 
 
-def choose_task(y: NDArray[Any], asked: str, target: str) -> str:
-    """What `asked` says, or a guess; raises where classes cannot be meant."""
-    task = guess_task(y) if asked == "auto" else asked
-    if task == "regression" or y.ndim != 1 or not len(y):
-        return task
-    values = np.unique(y)
-    if len(values) == 1:
-        value = shortened(str(values[0]), LONGEST_VALUE)
-        raise InputError(
-            f"{target!r} has one value only, {value}: there are no classes to tell apart. If "
-            "it is a number to predict, use --task regression."
-        )
-    if y.dtype.kind == "f":
-        broken = values[np.isfinite(values) & (values != np.round(values))]
-        if len(broken):
-            raise InputError(
-                f"{target!r} holds numbers such as {broken[0]:g}, which are no classes; use --task "
-                "regression."
-            )
-    return task
+def _read_frame(path: Path, wanted: Sequence[str]) -> Any:
+    """The table in a file, its columns named by strings that differ; the `wanted` ones are there.
 
-
-def guess_task(y: NDArray[Any]) -> str:
-    """Labels and few whole numbers mean classes, everything else regression."""
-    if y.dtype.kind not in "iuf":
-        return "classification"
-    if y.ndim == 2 and y.shape[1] > 1:
-        return "classification" if np.isin(y, (0, 1)).all() else "regression"
-    values = np.unique(y)
-    whole = bool(np.all(np.isfinite(values)) and np.all(values == np.round(values)))
-    return "classification" if whole and len(values) <= FEW_CLASSES else "regression"
-
-
-def token_scales(samples: Samples) -> NDArray[np.float64] | None:
-    """Standard deviation of each token over samples, its channels pooled; 1 where it is constant.
-
-    Dividing token k by ``s_k`` is the same problem as weighting its penalty by ``s_k``. None for
-    data that cannot be fitted, about which the estimator says more.
+    pandas renames columns of equal names, so the header is read by itself.
     """
-    X, mask = samples.X, samples.mask
-    if X.ndim != 3 or X.dtype.kind not in "biuf":
-        return None
-    real = np.ones(X.shape[:2], dtype=bool) if mask is None else np.asarray(mask) != 0
-    if real.shape != X.shape[:2] or not np.isfinite(X[real]).all():
-        return None
-    padding = np.broadcast_to(~real[:, :, None], X.shape)
-    with np.errstate(over="ignore"):
-        variances = np.ma.array(X, np.float64, mask=padding).var(axis=0)  # (n, d)
-    scales = np.sqrt(variances.mean(axis=1).filled(0.0))
-    return np.where(scales > 0, scales, 1.0)
+    import pandas as pd
+
+    with reading(path, "Save the table again, as UTF-8 text or as parquet."):
+        if not (separator := TABLES[extension(path)]):
+            frame = header = pd.read_parquet(path)
+        else:
+            # Rows longer than the header warn; else their first values would become an index.
+            options: dict[str, Any] = {"sep": separator, "index_col": False}
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                frame = pd.read_csv(path, **options)
+            first = pd.read_csv(path, header=None, nrows=1, dtype=str, na_filter=False, **options)
+            header = first.set_axis(first.iloc[0], axis="columns")
+    frame.columns = frame.columns.map(str)
+    names = header.columns.map(str)
+    twice = names[names.duplicated() & (names != "")]
+    if len(twice):
+        raise InputError(f"{path} has several columns named {_some(twice)}; names must differ.")
+    for name in wanted:
+        if name not in frame:
+            near = difflib.get_close_matches(name, names, n=3)
+            hint = f"did you mean {' or '.join(near)}? Its" if near else "its"
+            raise InputError(f"{path} has no column {name!r}; {hint} columns are {_some(names)}.")
+    return frame
 
 
-def scaled_weights(samples: Samples, scale: bool) -> NDArray[np.float64] | None:
-    """Penalty weights that put tokens on one scale, if asked for; else a note where they differ."""
-    scales = token_scales(samples)
-    if scale or scales is None:
-        return scales if scale else None
-    low, high = int(np.argmin(scales)), int(np.argmax(scales))
-    ratio = scales[high] / scales[low]
-    if ratio > UNLIKE_SCALES:
-        names = samples.token_names or [str(k) for k in range(len(scales))]
-        samples.notes.append(
-            f"token scales differ {ratio:.2g} times ({names[high]} varies most, {names[low]} "
-            "least), and the penalty favours tokens that vary much; use --scale"
+def _numbers(features: Any, cure: str) -> Any:
+    """The same columns in float64; raises where one holds anything but finite numbers."""
+    import pandas as pd
+
+    numbers = features.apply(pd.to_numeric, errors="coerce").astype(np.float64)
+    rows, columns = np.nonzero(~np.isfinite(numbers.to_numpy()))
+    if len(rows):
+        value = shortened(str(features.iat[rows[0], columns[0]]), LONGEST)
+        raise InputError(
+            f"no finite numbers in {_some(features.columns[np.unique(columns)])} ({value} in row "
+            f"{rows[0] + 1}); encode or impute such columns, {cure}"
         )
-    return None
+    return numbers
+
+
+def _grouped(columns: list[str], separator: str) -> tuple[list[str], list[str], list[str]]:
+    """Columns ``token<sep>channel`` token by token; names of the tokens and of the channels."""
+    groups: dict[str, dict[str, str]] = {}  # columns by token and channel
+    for column in columns:
+        token, found, channel = column.partition(separator)
+        if not found:
+            raise InputError(
+                f"column {column!r} has no {separator!r} to divide token from channel; leave it "
+                "out with --drop NAME or name another separator."
+            )
+        groups.setdefault(token, {})[channel] = column
+    tokens = list(groups)
+    channels = list(groups[tokens[0]])
+    for token in tokens:
+        if groups[token].keys() != set(channels):
+            raise InputError(
+                f"all tokens need the same channels, but {tokens[0]!r} has {_some(channels)} and "
+                f"{token!r} has {_some(groups[token])}."
+            )
+    return [groups[token][channel] for token in tokens for channel in channels], tokens, channels
+
+
+def _some(names: Any) -> str:
+    """All names, or the first and the last of many: targets often stand last."""
+    return shortened(", ".join(names), LONGEST)
