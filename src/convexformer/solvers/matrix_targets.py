@@ -33,13 +33,8 @@ Array = NDArray[np.float64]
 
 MATRIX_STRATEGY = "douglas-rachford"  # of every solution
 MODEL_GAP = 0.05  # part of the true gap to which the gap of a Newton model is brought down
-FARTHEST = 100.0  # scores (or deltas of Huber) that a target of a model is away at most
 CHECK_EVERY = 10  # iterations between gaps, which cost about one iteration
-RELAXATION = 1.7  # of an iteration
 MEMORY = 10  # earlier iterations that Anderson acceleration combines
-SHORTEST = 1e-12  # part of a Newton step
-ROUNDING = 1e-12  # relative difference of objectives that may be rounding
-MOST_LEVEL_STEPS = 100  # of a proximal step; from a good start 2 or 3 are enough
 
 
 def solve_sequence(
@@ -157,10 +152,8 @@ def _newton(
 def _model(problem: SequenceProblem, at: Point, damping: float) -> Moments:
     """The loss at a point as a weighted squared loss."""
     inner, loss = problem.positions, problem.loss
-    _, V, H = inner.risk.expansion(at.F)
-    if loss.damps:
-        H = loss.curvature(at.F, inner.Y, damping)
-    reach = FARTHEST * (loss.delta if isinstance(loss, Huber) else 1.0)
+    V, H = loss.dual_point(at.F, inner.Y), loss.curvature(at.F, inner.Y, damping)
+    reach = 100.0 * (loss.delta if isinstance(loss, Huber) else 1.0)  # farther is no target
     H = np.maximum(H, np.abs(V) / reach)
     targets = at.S + np.divide(V, H, out=np.zeros(V.shape), where=H > 0)
     weight = np.ascontiguousarray(inner.weight[:, None] * H)
@@ -176,13 +169,13 @@ def _search(at: Point, Z: Array, beta: float, clock: Clock) -> tuple[Point | Non
     """
     problem = at.problem
     S, t = problem.scores(Z), 1.0
-    while t > SHORTEST and (t == 1.0 or not clock.late()):
+    while t > 1e-12 and (t == 1.0 or not clock.late()):
         before = clock.seconds
         found = problem.at(at.Z + t * (Z - at.Z), at.b, S=at.S + t * (S - at.S))
         clock.keep_back(clock.seconds - before)  # for the trial that ends the next model
         if found.primal(beta) < at.primal(beta):
             return found, t
-        same = t == 1.0 and found.primal(beta) <= (1 + ROUNDING) * at.primal(beta)
+        same = t == 1.0 and found.primal(beta) <= (1 + 1e-12) * at.primal(beta)
         if same and found.gap(beta) < at.gap(beta):
             return found, t
         t *= 0.5
@@ -244,7 +237,7 @@ class Splitting:
                     self._balance()
             step += 1
             clock.n_iter += 1
-            self.S = self.accelerate(self.S, RELAXATION * self.residual)
+            self.S = self.accelerate(self.S, 1.7 * self.residual)  # over-relaxed
 
     def _evaluate(self) -> None:
         """Sets `T` and `residual` at `S`."""
@@ -347,7 +340,7 @@ def prox(V: Array, t: Array, stochastic: bool, levels: Array | None = None) -> t
     t = t[:, None, None]
     size = n * (np.abs(S[:, 0]).max(axis=0).sum(axis=1, keepdims=True) + t)
     levels = np.zeros((2, d, 1, c)) if levels is None else levels
-    for _ in range(MOST_LEVEL_STEPS):
+    for _ in range(100):  # from a good start 2 or 3 are enough
         ends = np.max(means - levels[:, None] / counts, axis=1)  # (2, d, n, c), h and g
         merged = np.zeros(ends.shape[1:], dtype=bool)
         if stochastic:

@@ -37,12 +37,10 @@ Operator = Callable[[Array], Array]
 
 RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # strengths that cross-validation compares
 FOLDS = 5
-FOLD_TOL = 1e-4  # as TOL, for fits that are only scored
 TOL = 1e-16  # relative distance from the minimum, proved by strong convexity, at which to stop
 MOST_STEPS = 100  # of Newton's method
 MOST_AXES = 2000  # principal axes, which take a second to find
 MOST_NUMBERS = 1 << 27  # of a table of scores, beyond which X is read every time
-SEQUENCE_RIDGE = 1e-3  # of matrix targets, unless another strength is asked for
 
 
 @dataclass
@@ -151,7 +149,7 @@ def _choose_ridge(problem: Problem, chosen: _Selection) -> float:
         held_out_loss = 0.0
         for k, part in enumerate(folds):
             share = part.total / problem.risk.total
-            v, b, _ = _newton(chosen, part, ridge * share, *at[k], FOLD_TOL)
+            v, b, _ = _newton(chosen, part, ridge * share, *at[k], 1e-4)  # to be scored only
             at[k] = v, b
             value = problem.loss.value(chosen.scores(v) + b, problem.Y)
             out = problem.weight > part.weight  # held out, and of weight
@@ -416,7 +414,7 @@ def refit_sequence(
     """
     _check_ridge(ridge)
     with until(late):
-        return _least_squares(problem, solution, SEQUENCE_RIDGE if ridge is None else ridge)
+        return _least_squares(problem, solution, 1e-3 if ridge is None else ridge)
     return _kept(solution, np.zeros(problem.n_outputs))
 
 
