@@ -29,10 +29,8 @@ from convexformer import (
     load_model,
 )
 from convexformer.datasets import splice
-from convexformer.problem import Problem
 from convexformer.solvers import Status
 from convexformer.solvers import refit as module
-from convexformer.solvers.matrix_targets import refit as refit_sequence
 from convexformer.solvers.refit import RIDGES
 
 rng = np.random.default_rng(0)
@@ -258,7 +256,7 @@ def test_bad_strengths(kind, refit):
 def test_early_stops_are_told(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="selection_certificate_ holds its true gap"):
         ConvexAttentionClassifier(0.01, refit=True, max_time=1e-9).fit(X, LABEL)
-    monkeypatch.setattr("convexformer.solvers.refit.MAX_ITER", 1)
+    monkeypatch.setattr("convexformer.solvers.refit.MOST_STEPS", 1)
     with pytest.warns(ConvergenceWarning, match="The refit stopped before"):
         ConvexAttentionClassifier(0.3, refit=True).fit(X, LABEL)
 
@@ -267,12 +265,12 @@ def during_the_refit(monkeypatch, event):
     """Let `event` happen at every piece of work of a refit on all samples."""
 
     def after_the_event(whole, first, *others):
-        if not isinstance(first, Problem) or first.design.n_samples == len(X):
+        if isinstance(first, np.ndarray) or first.problem.design.n_samples == len(X):
             event()
         return whole(first, *others)
 
-    for owner, name in ((module, "_minimise"), (refit_sequence, "to_tokens")):
-        monkeypatch.setattr(owner, name, partial(after_the_event, getattr(owner, name)))
+    for name in ("_newton", "to_tokens"):
+        monkeypatch.setattr(module, name, partial(after_the_event, getattr(module, name)))
 
 
 @pytest.mark.parametrize("kind", ["regressor", "multilabel", "regressor cv", "sequence"])

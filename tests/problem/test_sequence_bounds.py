@@ -146,16 +146,16 @@ def test_a_model_that_cannot_be_factorised_ends_the_solve_with_a_certificate():
     assert check(1188, weight_decades=20) is Status.PRECISION
 
 
-def test_means_of_1e10_spreads_are_certified_where_they_act_as_an_intercept():
+def test_means_of_1e7_spreads_are_certified_where_they_act_as_an_intercept():
     """Rows of stochastic attention let a channel's constant pass unchanged."""
     rng = np.random.default_rng(0)
     spread = rng.integers(-8, 9, size=(30, 4, 2)).astype(float)
     Y = np.where(spread[:, ::-1, :1] + rng.normal(size=(30, 4, 1)) > 0, 1.0, -1.0)
     near = SequenceProblem(spread, Y, loss=Logistic())
-    far = SequenceProblem(spread + 1e10, Y, loss=Logistic())
+    far = SequenceProblem(spread + 1e7, Y, loss=Logistic())
     beta = 0.3 * near.beta_max
     solution = solve_sequence(near, beta, tol=1e-8)
-    lift = 1e10 * solution.Z.sum(axis=(0, 2, 3)) / 4
+    lift = 1e7 * solution.Z.sum(axis=(0, 2, 3)) / 4
     found = far.certificate(solution.Z, solution.intercept - lift, beta)
     assert found.dual == pytest.approx(solution.certificate.dual, rel=1e-6)
-    assert found.relative_gap <= 1e-3  # an intercept of this size has steps of 1e-6
+    assert found.relative_gap <= 1e-6

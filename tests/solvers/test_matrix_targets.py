@@ -11,9 +11,7 @@ from convexformer.problem.moments import Moments
 from convexformer.problem.positions import dual_norms, norms
 from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import Status
-from convexformer.solvers.matrix_targets import solve_sequence
-from convexformer.solvers.matrix_targets.douglas_rachford import MEMORY, Anderson, Splitting
-from convexformer.solvers.matrix_targets.row_prox import prox
+from convexformer.solvers.matrix_targets import Anderson, Splitting, prox, solve_sequence
 
 ATTENTION = ["stochastic", "substochastic"]
 
@@ -81,7 +79,7 @@ def test_prox_does_not_depend_on_where_it_starts(attention, start):
     V, steps = points(6, "positive"), np.array([0.1, 1.0, 30.0])
     cold, levels = prox(V, steps, attention == "stochastic")
     for a, b in ((start, start), (0.0, start), (start, 0.0)):
-        begin = (np.full((3, 1, 2), a), np.full((3, 1, 2), b))
+        begin = np.stack([np.full((3, 1, 2), a), np.full((3, 1, 2), b)])
         warm, found = prox(V, steps, attention == "stochastic", begin)
         np.testing.assert_allclose(warm, cold, atol=1e-12)
         np.testing.assert_allclose(found, levels, atol=1e-12)
@@ -249,10 +247,10 @@ def test_limits_end_the_solve_with_the_true_gap():
 def test_a_scale_that_cannot_be_factorised_ends_the_solve_with_the_best_iterate(monkeypatch):
     problem = SequenceProblem(*nasty("correlated"))
 
-    def rescale(*_):
+    def balance(*_):
         raise np.linalg.LinAlgError("The matrix is not positive definite.")
 
-    monkeypatch.setattr(Splitting, "rescale", rescale)
+    monkeypatch.setattr(Splitting, "_balance", balance)
     solution = solve_sequence(problem, 0.01 * problem.beta_max, tol=1e-12)
     assert solution.status is Status.PRECISION and solution.trace[-1].n_active > 0
 
@@ -312,24 +310,18 @@ def test_starts_of_other_shapes_are_refused():
 
 def test_anderson_solves_linear_iterations_in_as_many_steps_as_unknowns():
     rng = np.random.default_rng(0)
-    maps = [0.9 * np.linalg.qr(rng.normal(size=(4, 4)))[0] for _ in range(2)]
-    right = rng.normal(size=(4, 2))
-    acceleration, S = Anderson(4, 2), np.zeros((4, 2))
+    A, right = 0.9 * np.linalg.qr(rng.normal(size=(4, 4)))[0], rng.normal(size=4)
+    accelerate, S = Anderson(), np.zeros(4)
     for _ in range(8):
-        residual = np.stack([A @ s for A, s in zip(maps, S.T, strict=True)], axis=1) + right - S
-        S = acceleration(S, residual)
-    exact = [np.linalg.solve(np.eye(4) - A, r) for A, r in zip(maps, right.T, strict=True)]
-    np.testing.assert_allclose(S, np.stack(exact, axis=1), atol=1e-6)
+        S = accelerate(S, A @ S + right - S)
+    np.testing.assert_allclose(S, np.linalg.solve(np.eye(4) - A, right), atol=1e-6)
 
 
-def test_anderson_takes_back_a_bad_extrapolation_of_one_output_only():
-    acceleration = Anderson(1, 2)
-    S = acceleration(np.zeros((1, 2)), np.ones((1, 2)))
-    np.testing.assert_array_equal(S, [[1.0, 1.0]])
-    S = acceleration(S, np.array([[0.9, 0.9]]))  # a contraction by 0.9 has its fixed point at 10
-    np.testing.assert_allclose(S, [[10.0, 10.0]], rtol=1e-6)
-    S = acceleration(S, np.array([[0.0, 50.0]]))
-    np.testing.assert_allclose(S, [[10.0, 1.9]], rtol=1e-6)  # the plain step from 1.0
-    assert not np.any(acceleration.changes[:, :, 1]) and acceleration.changes.shape[0] == MEMORY
-    S = acceleration(S, np.array([[0.0, 0.81]]))  # and on from there
-    np.testing.assert_allclose(S, [[10.0, 2.71]], rtol=1e-6)
+def test_anderson_takes_back_a_bad_extrapolation():
+    accelerate = Anderson()
+    assert accelerate(np.zeros(1), np.ones(1)) == [1.0]
+    # a contraction by 0.9 has its fixed point at 10
+    np.testing.assert_allclose(accelerate(np.ones(1), np.array([0.9])), [10.0], rtol=1e-6)
+    S = accelerate(np.array([10.0]), np.array([50.0]))
+    np.testing.assert_allclose(S, [1.9], rtol=1e-6)  # the plain step from 1.0
+    np.testing.assert_allclose(accelerate(S, np.array([0.81])), [2.71])  # and on from there

@@ -5,7 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from convexformer.problem.sequence import SequenceProblem, to_tokens
-from convexformer.solvers.matrix_targets import refit_sequence, solve_sequence
+from convexformer.solvers.matrix_targets import solve_sequence
+from convexformer.solvers.refit import refit_sequence
 
 N, n, d, c = 80, 5, 3, 2
 rng = np.random.default_rng(0)

@@ -148,7 +148,7 @@ def test_the_ridge_is_that_of_cross_validation():
         )
         for ridge in module.RIDGES
     ]
-    assert module.choose_ridge(problem, selected) == module.RIDGES[int(np.argmin(losses))] < 1
+    assert refit(problem, selected).ridge == module.RIDGES[int(np.argmin(losses))] < 1
 
 
 def _ridge(columns, y, alpha, rows):
@@ -222,25 +222,11 @@ def test_systems_by_samples_and_by_columns_agree(loss, intercept, monkeypatch):
     selected = solve(problem, 0.1 * problem.beta_max)
     assert np.count_nonzero(selected.Z) > N
     by_samples = refit(problem, selected, 0.1)
-    monkeypatch.setattr(module._Ridge, "_by_samples", module._Ridge._by_iteration)
+    monkeypatch.setattr(module, "MOST_AXES", 0)
     by_columns = refit(problem, selected, 0.1)
     assert by_samples.converged and by_columns.converged
     assert_allclose(by_samples.Z, by_columns.Z, atol=1e-6 * np.abs(by_columns.Z).max())
     assert_allclose(by_samples.intercept, by_columns.intercept, atol=1e-6)
-
-
-def test_a_squared_loss_has_one_quadratic_per_fold(monkeypatch):
-    problem, formed = problem_of("squared", sample_weight=WEIGHT), []
-    selected = solve(problem, 0.3 * problem.beta_max)
-    quadratic = Problem.quadratic
-
-    def counted(self, *args, **options):
-        formed.append(self)
-        return quadratic(self, *args, **options)
-
-    monkeypatch.setattr(Problem, "quadratic", counted)
-    refit(problem, selected)
-    assert len(formed) == len({id(one) for one in formed}) == module.FOLDS + 1
 
 
 def columns_of(problem, found, output=0):
@@ -290,11 +276,11 @@ def test_poisson_is_poisson_regression():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_iteration_and_factorisation_agree(loss, monkeypatch):
+def test_principal_axes_do_not_matter(loss, monkeypatch):
     problem = problem_of(loss, sample_weight=WEIGHT)
     selected = solve(problem, 0.3 * problem.beta_max)
     direct = refit(problem, selected, 0.01)
-    monkeypatch.setattr(module, "MOST_UNKNOWNS", 0)
+    monkeypatch.setattr(module, "MOST_AXES", 0)
     iterated = refit(problem, selected, 0.01)
     assert iterated.converged
     assert_allclose(iterated.Z, direct.Z, atol=1e-6 * np.abs(direct.Z).max())
@@ -368,19 +354,10 @@ def test_bad_ridge(ridge):
         refit(problem, solve(problem, problem.beta_max), ridge)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_starts_do_not_matter(loss):
-    problem = problem_of(loss)
-    near = refit(problem, solve(problem, 0.2 * problem.beta_max), 0.01)
-    selected = solve(problem, 0.3 * problem.beta_max)  # fewer tokens than the start
-    cold, warm = refit(problem, selected, 0.01), refit(problem, selected, 0.01, start=near)
-    assert_allclose(warm.Z, cold.Z, atol=1e-6 * np.abs(cold.Z).max())
-
-
-@pytest.mark.parametrize("most", [module.MOST_UNKNOWNS, 0], ids=["factorised", "iterated"])
+@pytest.mark.parametrize("most", [module.MOST_AXES, 0], ids=["axes", "none"])
 def test_nasty_problems(most, monkeypatch):
     """Constant, huge, tiny, copied and separating columns, few samples, strange weights."""
-    monkeypatch.setattr(module, "MOST_UNKNOWNS", most)
+    monkeypatch.setattr(module, "MOST_AXES", most)
     for fit in fits(cases()[:: 37 if most else 83]):
         problem = fit.case.raw().problem()
         found = refit(problem, fit.solution, 0.01)

@@ -70,7 +70,7 @@ def score_fold(
         fitted: Solution | Refitted = solution
         scores.append([])
         for ridge in estimator._ridges:
-            fitted = estimator._refitted(problem, solution, clock, ridge, start=fitted)
+            fitted = estimator._refitted(problem, solution, clock, ridge)
             full = fitted if not len(missing) else _embed(fitted, solvable, fill)
             scores[-1].append(judge(copy.copy(estimator)._keep(full)))  # what is used is scored
         gaps.append(solution.certificate.relative_gap)

@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..problem import TokenDesign
 from ..problem.sequence import AttentionParts, SequenceProblem, to_tokens
-from ..solvers.matrix_targets import refit_sequence, solve_sequence
+from ..solvers.matrix_targets import solve_sequence
+from ..solvers.refit import refit_sequence
 from ..solvers.solution import Clock
 from ._base import OneBeta, all_or_nothing
 from ._parameters import parameters

@@ -94,14 +94,7 @@ class ConvexSequenceRegressor(RealTargets, SequenceModel):
                 f"one vector per position of X, got {Y.shape}. For one output per position pass "
                 "y[:, :, None]; for one target per sample use ConvexAttentionRegressor."
             )
-        bad = ~np.isfinite(Y) & real[:, :, None]
-        if np.any(bad):
-            i, r, output = np.argwhere(bad)[0]
-            raise ValueError(
-                f"Input y contains NaN or infinity (inf): {Y[i, r, output]} at sample {i}, token "
-                f"{r}, output {output}. Remove or impute such values; if they are padding, pass "
-                "mask (samples, tokens), False there."
-            )
+        assert_all_finite(Y[real], input_name="y")
         self._check_counts(Y[real])
         return Y
 

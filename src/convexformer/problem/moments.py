@@ -4,7 +4,9 @@ r"""A weighted squared loss of matrix targets as a quadratic, whose cost does no
           W_{ir} = \mathrm{diag}(w) \quad\text{or, joint,}\quad
           \mathrm{diag}(w) - w w^\top / \textstyle\sum_l w_l
 
-the intercept minimised out. The joint form is the curvature of a softmax.
+The joint form is the curvature of a softmax. Coefficients are ``T (q, n, c)`` with a row for every
+source and channel, ``p = n d`` of them. With an intercept there is one row more, of a constant
+column: an intercept for every target position, which have to be equal.
 
 Coefficients with the same Gram matrix, or that meet in one, make up a *system*: all target
 positions and outputs (s = 1), those of a position (s = n), each its own (s = n c); or, joint, the
@@ -14,6 +16,7 @@ outputs of a position together (s = n, with Gram matrices c times as wide).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,65 +28,24 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Border:
-    """What coefficients and the intercept have in common.
-
-    Attributes
-    ----------
-    sums : ndarray of shape (p, n, c), or (p, n, c, c) if joint
-        Weighted sums of the columns of X.
-    total : ndarray of shape (c,), or (c, c) if joint
-        Total weight.
-    """
-
-    sums: Array
-    total: Array
-
-    def project(self, T: Array) -> Array:
-        """What coefficients ``T (p, n, c)`` add to the slope in the intercept: ``(c,)``."""
-        return np.einsum("prl...,prl->l" if self.sums.ndim == 3 else "prlm,prl->m", self.sums, T)
-
-    def expand(self, b: Array, sums: Array | None = None) -> Array:
-        """What an intercept adds to the slope in the coefficients: ``(p, n, c)``."""
-        sums = self.sums if sums is None else sums
-        return sums * b if sums.ndim == 3 else sums @ b
-
-    def inverse(self, total: Array | None = None) -> Array:
-        """Of `total`, such that ``apply(inverse, slope)`` is an intercept.
-
-        What all outputs share costs a joint loss nothing, and stays zero.
-        """
-        total = self.total if total is None else total
-        if total.ndim == 1:
-            return np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
-        return np.asarray(np.linalg.pinv(total, rcond=1e-13, hermitian=True))
-
-
-def apply(matrix: Array, vector: Array) -> Array:
-    """The product with a matrix, or with a diagonal one given by its diagonal."""
-    return matrix * vector if matrix.ndim == 1 else matrix @ vector
-
-
-@dataclass(frozen=True)
 class Moments:
     r"""All that the loss depends on, without the samples.
 
     Attributes
     ----------
     gram : ndarray of shape (s, P, P)
-        P = n d, or n d c if joint.
-    cross : ndarray of shape (p, n, c)
-        p = n d.
+        P = q, or q c if joint.
+    cross : ndarray of shape (q, n, c)
     energy : ndarray of shape (c,)
         Weighted squares of the targets.
-    border : Border, optional
-        Where there is an intercept.
+    p : int
+        Rows of coefficients; the row after these, if there is one, holds intercepts.
     """
 
     gram: Array
     cross: Array
     energy: Array
-    border: Border | None
+    p: int
 
     @property
     def joint(self) -> bool:
@@ -91,37 +53,65 @@ class Moments:
         return self.gram.shape[1] > len(self.cross)
 
     def pack(self, T: Array) -> Array:
-        """``T (p, n, c)`` by systems, ``(s, P, columns)``."""
+        """``T (q, n, c)`` by systems, ``(s, P, columns)``."""
         if self.joint:
             return T.transpose(1, 0, 2).reshape(len(self.gram), -1, 1)
         return T.reshape(len(T), len(self.gram), -1).transpose(1, 0, 2)
 
     def unpack(self, A: Array) -> Array:
         """The inverse of `pack`."""
-        p, n, c = self.cross.shape
+        q, n, c = self.cross.shape
         if self.joint:
-            return A.reshape(n, p, c).transpose(1, 0, 2)
-        return A.transpose(1, 0, 2).reshape(p, n, c)
+            return A.reshape(n, q, c).transpose(1, 0, 2)
+        return A.transpose(1, 0, 2).reshape(q, n, c)
 
-    def correlate(self, T: Array) -> Array:
-        """Minus the gradient at coefficients ``T (p, n, c)``: the correlations with residuals."""
-        M = self.cross - self.unpack(np.matmul(self.gram, self.pack(T)))
-        if self.border is None:
-            return M
-        return M + self.border.expand(apply(self.border.inverse(), self.border.project(T)))
+    def apply(self, T: Array) -> Array:
+        """The Hessian times ``T (q, n, c)``."""
+        return self.unpack(np.matmul(self.gram, self.pack(T)))
 
-    def bounds(self, T: Array, M: Array, beta: float, attention: str) -> tuple[float, float]:
-        """Primal and dual value at coefficients ``T (p, n, c)`` with correlations `M`."""
-        p, n, c = T.shape
-        blocks = (n, p // n, n, c)
-        top = self.energy - np.einsum("prl,prl->l", self.cross, T)
-        bottom = top - np.einsum("prl,prl->l", M, T)
-        sizes = dual_norms(M.reshape(blocks), attention).max(axis=0)
+    def blocks(self, T: Array) -> Array:
+        """Coefficients ``T (q, n, c)`` as ``(source, channel, target, output)``."""
+        _, n, c = T.shape
+        return T[: self.p].reshape(n, -1, n, c)
+
+    def rows(self, T: Array) -> Array:
+        """The inverse of `blocks`; intercepts are zero."""
+        out = np.zeros(self.cross.shape)
+        out[: self.p] = T.reshape(self.p, *out.shape[1:])
+        return out
+
+    @cached_property
+    def _steps(self) -> Array:
+        """Newton's step of the intercepts as a matrix times their slope, ``(c, c)``.
+
+        What all outputs share costs a joint loss nothing, and stays zero.
+        """
+        total = np.zeros((self.cross.shape[2],) * 2)
+        for j, column in enumerate(total.T):
+            one = np.zeros(self.cross.shape)
+            one[self.p :, :, j] = 1.0
+            column[:] = self.apply(one)[self.p :].sum(axis=(0, 1))
+        return np.asarray(np.linalg.pinv(total, rcond=1e-13, hermitian=True))
+
+    def settled(self, T: Array) -> Array:
+        """`T` with the best intercepts, where it has any."""
+        slope = (self.cross - self.apply(T))[self.p :].sum(axis=(0, 1))
+        T = T.copy()
+        T[self.p :] += self._steps @ slope
+        return T
+
+    def bounds(self, T: Array, beta: float, attention: str) -> tuple[float, float]:
+        """Primal and dual value at coefficients ``T (q, n, c)`` with the best intercepts."""
+        T = self.settled(T)
+        M = self.cross - self.apply(T)
+        top = self.energy - np.sum(self.cross * T, axis=(0, 1))
+        bottom = top - np.sum(M * T, axis=(0, 1))
+        sizes = dual_norms(self.blocks(M), attention).max(axis=0)
         if self.joint:
-            top, bottom, sizes = top.sum(), bottom.sum(), sizes.max()
+            top, bottom, sizes = top.sum(keepdims=True), bottom.sum(keepdims=True), sizes.max()
         bottom = np.maximum(0.0, bottom)
-        dual = best_on_ray(top, bottom, sizes, beta)
-        return 0.5 * float(bottom.sum()) + beta * float(np.sum(norms(T.reshape(blocks)))), dual
+        dual = _best_on_ray(top, bottom, np.broadcast_to(sizes, top.shape), beta)
+        return 0.5 * float(bottom.sum()) + beta * float(np.sum(norms(self.blocks(T)))), dual
 
 
 def moments_of(
@@ -141,57 +131,42 @@ def moments_of(
     joint : bool
     """
     (N, n, c), p = Y.shape, design.n_groups * design.dim
-    whole = np.broadcast_to(weight, Y.shape)
-    share = np.zeros_like(whole)  # w / sum w
+    V = weight * Y
     if joint:
-        size = whole.sum(axis=2, keepdims=True)
-        share = np.divide(whole, size, out=share, where=size > 0)
-        upper = np.triu_indices(c)
-        weight = -whole[:, :, upper[0]] * share[:, :, upper[1]]
-        weight[:, :, upper[0] == upper[1]] += whole
-    gram, sums = design.gram(np.arange(design.n_groups), weight.reshape(N, -1), center)
-    total = whole.sum(axis=(0, 1))
-    if joint:
-        total = np.diag(total) - np.einsum("irl,irm->lm", whole, share)
-        gram, sums = _coupled(gram, n, c), _coupled(sums.T[:, :, None], n, c)[..., 0, :]
-        gram = gram.reshape(n, p * c, p * c)
-        sums = sums.transpose(1, 0, 2, 3)
-    else:
-        s, columns = len(gram), n * c // len(gram)
-        sums = np.broadcast_to(sums[:, :, None], (p, s, columns)).reshape(p, n, c)
-    border = Border(sums, total) if intercept else None
-    V = _weighted(whole, share, Y)
-    if border is not None:
-        Y = Y - apply(border.inverse(), V.sum(axis=(0, 1)))
-        V = _weighted(whole, share, Y)
+        size = weight.sum(axis=2, keepdims=True)
+        share = np.divide(weight, size, out=np.zeros_like(weight), where=size > 0)
+        V -= share * V.sum(axis=2, keepdims=True)
+        first, second = np.triu_indices(c)
+        weight = weight[:, :, first] * ((first == second) - share[:, :, second])
+    weight = weight.reshape(N, -1)
+    gram, sums = design.gram(np.arange(design.n_groups), weight, center)
     cross = design.correlate(V.reshape(N, -1)).reshape(p, n, c)
     if center is not None:
         cross -= center.reshape(-1, 1, 1) * V.sum(axis=0)
-    return Moments(gram, cross, np.sum(V * Y, axis=(0, 1)), border)
-
-
-def _weighted(whole: Array, share: Array, Y: Array) -> Array:
-    """``W Y`` of every position."""
-    return whole * (Y - np.sum(share * Y, axis=2, keepdims=True))
+    if intercept:
+        total = weight.sum(axis=0)[:, None, None]
+        gram = np.block([[gram, sums.T[:, :, None]], [sums.T[:, None, :], total]])
+        cross = np.concatenate([cross, V.sum(axis=0)[None]])
+    if joint:
+        gram = _coupled(gram, n, c)
+    return Moments(gram, cross, np.sum(V * Y, axis=(0, 1)), p)
 
 
 def _coupled(parts: Array, n: int, c: int) -> Array:
-    """Matrices of pairs of outputs ``(n pairs, a, b)`` as ``(n, a, c, b, c)``."""
-    _, a, b = parts.shape
-    parts = parts.reshape(n, -1, a, b)
-    out = np.empty((n, a, c, b, c))
+    """Matrices of pairs of outputs ``(n pairs, q, q)`` as ``(n, q c, q c)``."""
+    q = parts.shape[1]
+    out, parts = np.empty((n, q, c, q, c)), parts.reshape(n, -1, q, q)
     for pair, (i, j) in enumerate(zip(*np.triu_indices(c), strict=True)):
         out[:, :, i, :, j] = out[:, :, j, :, i] = parts[:, pair]
-    return out
+    return out.reshape(n, q * c, q * c)
 
 
-def best_on_ray(top: Array, bottom: Array, sizes: Array, beta: float) -> float:
+def _best_on_ray(top: Array, bottom: Array, sizes: Array, beta: float) -> float:
     r"""Largest :math:`s \langle Y, V\rangle - \frac{s^2}2 \|V\|^2` with ``s V`` feasible.
 
     Of every problem of its own: `top` is ``<Y, V>``, `bottom` is ``||V||^2``, `sizes` are dual
     norms.
     """
-    top, bottom, sizes = (np.atleast_1d(part) for part in (top, bottom, sizes))
     limit = np.divide(beta, sizes, out=np.full_like(sizes, np.inf), where=sizes > 0)
     free = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
     s = np.minimum(np.maximum(free, 0.0), limit)

@@ -8,15 +8,12 @@ dual points and certificates are those of every other problem.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
-from .bounds import Bounded, CentredProducts, gamma, objective_bounds
+from .bounds import Bounded, CentredProducts, objective_bounds
 from .certificate import Certificate
-from .designs import Design, Groups, row_slices
+from .designs import Design, Groups
 from .norms import plain
 from .penalties import Penalty
 from .problem import Problem
@@ -56,13 +53,7 @@ class PositionDesign(Design):
         return True
 
     def gather(self, rows: slice, groups: Groups) -> Array:
-        n, d = self.n_groups, self.tokens.dim
-        at = np.arange(*rows.indices(self.n_samples))
-        first = at[0] // n
-        X = self.tokens.gather(slice(first, at[-1] // n + 1), groups)
-        A = np.zeros((len(at), len(groups), d, n))
-        A[np.arange(len(at)), :, :, at % n] = X.reshape(-1, len(groups), d)[at // n - first]
-        return A.reshape(len(at), -1)
+        raise NotImplementedError("Columns of positions are never formed: most entries are zero.")
 
     def _predict_all(self, Z: Array) -> Array:
         n, c = self.n_groups, Z.shape[2]
@@ -70,15 +61,16 @@ class PositionDesign(Design):
 
     def _correlate_all(self, V: Array) -> Array:
         n, c = self.n_groups, V.shape[1]
-        return self.tokens.correlate(self.by_sample(V)).reshape(n, -1, c)
+        return self.tokens.correlate(self._by_sample(V)).reshape(n, -1, c)
 
-    def by_sample(self, V: Array) -> Array:
+    def _by_sample(self, V: Array) -> Array:
         """Values of rows ``(N n, c)`` as ``(N, n c)``."""
         return np.ascontiguousarray(V).reshape(self.tokens.n_samples, -1)
 
     def is_noise(self, M: Array, V: Array, groups: Groups | None = None) -> bool:
-        n = self.n_groups
-        return self.tokens.is_noise(M.reshape(n, self.tokens.dim, -1), self.by_sample(V))
+        return self.tokens.is_noise(
+            M.reshape(self.n_groups, self.tokens.dim, -1), self._by_sample(V)
+        )
 
 
 class AttentionPenalty(Penalty):
@@ -122,84 +114,35 @@ class AttentionPenalty(Penalty):
         return found + 2.0**-52 * (self.n_tokens + 8) * size
 
     def prox(self, Z: Array, step: float) -> Array:
-        raise NotImplementedError(
-            "The proximal step is convexformer.solvers.matrix_targets.row_prox.prox."
-        )
+        raise NotImplementedError("The proximal step is convexformer.solvers.matrix_targets.prox.")
 
 
 class PositionProblem(Problem):
-    """The problem of all rows; ``shared`` tells that a channel's constant acts as an intercept."""
+    """The problem of all rows."""
 
-    design: PositionDesign
     as_logistic = None  # its equivalence is that of Euclidean norms
 
-    @property
-    def shared(self) -> bool:
-        """Whether a constant added to a channel is the same as another intercept."""
-        stochastic = isinstance(self.penalty, AttentionPenalty) and (
-            self.penalty.attention == "stochastic"
-        )
-        return stochastic and self.intercept and self.design.tokens.mask is None
-
-    def _largest(self, V: Array, M: Array, norms: Array) -> float:
-        if self.shared:  # what is common to all sources, and sums to zero over targets, is nothing
-            four = M.reshape(self.design.n_groups, -1, self.design.n_groups, M.shape[2])
-            common = four.mean(axis=0)
-            M = (four - (common - common.mean(axis=1, keepdims=True))).reshape(M.shape)
-        return super()._largest(V, M, norms)
-
     def certificate(self, Z: Array, b: Array, beta: float, tol: float = 1e-6) -> Certificate:
-        careful = partial(CentredPositions, shared=self.shared)
-        primal, dual = objective_bounds(self, plain(Z), plain(b), beta, tol, careful)
+        primal, dual = objective_bounds(self, plain(Z), plain(b), beta, tol, PositionProducts)
         return Certificate(primal, dual, float(beta), self.beta_max, self.negligible)
 
 
-class CentredPositions(CentredProducts):
-    """X less the means of its channels, where these act as an intercept, else X as it is.
+class PositionProducts(CentredProducts):
+    """X as it is; errors are bounded entry by entry."""
 
-    Errors are bounded entry by entry. A column (k, j, r) is read less its channel's mean in the
-    rows of target r only. As the row sums of every matrix are equal, what this leaves out is the
-    same in all rows: the mean over r of what columns score at the constant ``origin``.
-    """
-
-    def __init__(self, design: PositionDesign, weight: Array, shared: bool) -> None:
-        self.tokens, self.n = design.tokens, design.n_groups
-        self.origin, self._channel = None, np.zeros(self.tokens.dim)
-        if shared:
-            share = weight.reshape(-1, self.n).sum(axis=1)
-            mean = self.tokens.means(share / share.max()).mean(axis=0)
-            # rounded so that n times a part is exact
-            fraction, exponent = np.frexp(mean / self.n)
-            bits = 52 - int(self.n).bit_length()
-            part = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
-            self._channel = self.n * part
-            self.origin = np.ascontiguousarray(
-                np.broadcast_to(part[:, None], (self.n, len(part), self.n))
-            ).reshape(self.n, -1)
-
-    def _blocks(self, columns: int) -> Iterator[tuple[slice, Array]]:
-        channel = np.tile(self._channel, self.n)
-        for rows in row_slices(self.tokens.n_samples, len(channel) + columns):
-            yield rows, self.tokens.gather(rows, np.arange(self.n)) - channel
+    def __init__(self, design: PositionDesign, weight: Array) -> None:
+        super().__init__(design.tokens, weight.reshape(-1, design.n_groups).sum(axis=1))
+        self.origin, self._means = None, np.zeros_like(self._means)
 
     def scores(self, Z: Array, constant: Array) -> Bounded:
-        c = Z.shape[2]
-        flat = Z.reshape(-1, self.n * c)  # (n d, n c)
-        value, size = np.empty((2, self.tokens.n_samples, self.n * c))
-        for rows, D in self._blocks(flat.shape[1]):
-            value[rows] = D @ flat
-            size[rows] = np.abs(D) @ np.abs(flat)
-        error = gamma(len(flat) + 4) * size
-        return Bounded(value.reshape(-1, c), error.reshape(-1, c))
+        n, c = len(Z), Z.shape[2]
+        of_tokens = super().scores(Z.reshape(n, -1, n * c), constant)
+        return Bounded(*(part.reshape(-1, c) for part in of_tokens))
 
     def correlate(self, V: Array) -> Bounded:
-        c, W = V.shape[1], np.ascontiguousarray(V).reshape(self.tokens.n_samples, -1)
-        value, size = np.zeros((2, self.n * self.tokens.dim, W.shape[1]))
-        for rows, D in self._blocks(W.shape[1]):
-            value += D.T @ W[rows]
-            size += np.abs(D).T @ np.abs(W[rows])
-        error = gamma(len(W) + 4) * size
-        return Bounded(value.reshape(self.n, -1, c), error.reshape(self.n, -1, c))
+        n, c = self.design.n_groups, V.shape[1]
+        of_tokens = super().correlate(V.reshape(self.design.n_samples, n * c))
+        return Bounded(*(part.reshape(n, -1, c) for part in of_tokens))
 
 
 def norms(T: Array) -> Array:

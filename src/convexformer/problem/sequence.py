@@ -131,40 +131,26 @@ class SequenceProblem:
         targets = np.asarray(Y, dtype=np.float64)
         if targets.ndim != 3 or targets.shape[:2] != (N, n):
             raise ValueError(f"Y must have shape ({N}, {n}, c), got {targets.shape}.")
+        weight = np.ones(N) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+        if weight.shape != (N,):
+            raise ValueError(f"sample_weight must have shape ({N},), got {weight.shape}.")
         self.n_outputs = c = targets.shape[2]
         self.shape = (d, c, n, n)
-        self.weight = self._weigh(sample_weight, mask)  # (N, n), or (N, 1) for all positions alike
-        weight = np.broadcast_to(self.weight, (N, n)).ravel()
-        seen, rows = weight > 0, targets.reshape(-1, c)
-        if not np.all(np.isfinite(rows[seen])):
-            raise ValueError("Y contains NaN or infinity.")
-        rows = np.where(seen[:, None], rows, rows[np.argmax(seen)])  # any valid target will do
+        # (N, n), or (N, 1) for all positions alike
+        self.weight = weight[:, None] if mask is None else weight[:, None] * mask
+        of_rows = np.broadcast_to(self.weight, (N, n)).ravel()
+        seen, rows = of_rows != 0, targets.reshape(-1, c)
         self.positions = PositionProblem(
             PositionDesign(self.design),
             self.loss,
             AttentionPenalty(attention, n),
-            rows,
-            weight,
+            np.where(seen[:, None], rows, rows[np.argmax(seen)]),  # any valid target will do
+            of_rows,
             intercept,
         )
-        self._center = self._channel_means() if self.positions.shared else None
-
-    def _weigh(self, sample_weight: ArrayLike | None, mask: NDArray[np.bool_] | None) -> Array:
-        N = self.design.n_samples
-        weight = np.ones(N) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        if weight.shape != (N,):
-            raise ValueError(f"sample_weight must have shape ({N},), got {weight.shape}.")
-        if not (np.all(np.isfinite(weight)) and np.all(weight >= 0)):
-            raise ValueError("sample_weight must be finite and not negative.")
-        by_position = weight[:, None] if mask is None else weight[:, None] * mask
-        if not np.any(by_position > 0):
-            raise ValueError("No target is left to fit: all have weight zero or are masked.")
-        return by_position
-
-    def _channel_means(self) -> Array:
-        n = self.design.n_groups
-        means = self.design.means(self.weight[:, 0]).mean(axis=0)  # (d,)
-        return np.tile(means, (n, 1))
+        self._center: Array | None = None  # (n, d)
+        if attention == "stochastic" and intercept and mask is None:
+            self._center = np.tile(self.design.means(weight).mean(axis=0), (n, 1))
 
     # Coefficients -----------------------------------------------------------------------------
 
@@ -223,11 +209,11 @@ class SequenceProblem:
     @cached_property
     def moments(self) -> Moments:
         """The squared loss without the samples."""
-        Y = self.positions.Y.reshape(*self.design.X.shape[:2], self.n_outputs)
-        return self.model(self.weight[:, :, None], Y)
+        return self.model(self.weight[:, :, None], self.positions.Y)
 
     def model(self, weight: Array, Y: Array, joint: bool = False) -> Moments:
-        """A weighted squared loss of targets ``Y (N, n, c)``, see :func:`moments_of`."""
+        """A weighted squared loss of the targets of all rows, see :func:`moments_of`."""
+        Y = Y.reshape(*self.design.X.shape[:2], self.n_outputs)
         return moments_of(self.design, self._center, weight, Y, self.intercept, joint)
 
 

@@ -12,38 +12,35 @@ itself (but for the nuclear norm), and :math:`\rho \to 0` the fit without shrink
 cross-validation can choose between.
 Norms and weights are those of the penalty: over outputs where these share tokens. For the nuclear
 norm the ridge shrinks a token's coefficients as much in all, but not in each direction.
+
+The refit of matrix targets keeps who attends to whom, and is least squares
+(:func:`refit_sequence`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
-from ..problem import Certificate, Point, Problem
-from ..problem.designs import Groups
+from ..problem import Certificate, Problem
 from ..problem.norms import safe_norm
+from ..problem.risk import EmpiricalRisk
+from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
 from ..problem.stopping import check_stop, until
-from .newton_cg import Model, Preconditioner, Sketch, conjugate_gradients
 from .solution import Solution
-from .workspace import low_precision
 
 Array = NDArray[np.float64]
-Cells = NDArray[np.bool_]
-Memory = dict[object, Array]  # kernels by output, quadratics of squared losses by problem
+Operator = Callable[[Array], Array]
 
 RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # strengths that cross-validation compares
 FOLDS = 5
-FOLD_TOL = 1e-4  # as TOL, for fits that are only scored
 TOL = 1e-16  # relative distance from the minimum, proved by strong convexity, at which to stop
-MAX_ITER = 100
-MOST_UNKNOWNS = 2000  # of a system that is factorised; larger ones are solved by iteration
-MOST_PRODUCTS = 500  # of a system that is solved by iteration
-SLACK = 1e-14  # relative rounding of an objective
+MOST_STEPS = 100  # of Newton's method
+MOST_AXES = 2000  # principal axes, which take a second to find
+MOST_NUMBERS = 1 << 27  # of a table of scores, beyond which X is read every time
 
 
 @dataclass
@@ -81,7 +78,6 @@ def refit(
     problem: Problem,
     solution: Solution,
     ridge: float | None = None,
-    start: Solution | Refitted | None = None,
     late: Callable[[], bool] = lambda: False,
 ) -> Refitted:
     """Minimise the loss over the cells of `solution` that are not zero, with a ridge.
@@ -95,9 +91,8 @@ def refit(
     solution : Solution
     ridge : float, optional
         Strength, positive. 1 gives `solution` again, except for the nuclear norm: there the
-        coefficients move by several percent. If omitted, :func:`choose_ridge`.
-    start : Solution or Refitted, optional
-        Where to start from; `solution` if omitted.
+        coefficients move by several percent. If omitted, that of `RIDGES` with the least held-out
+        loss by five-fold cross-validation.
     late : callable
         Whether to stop early; asked between pieces of work.
 
@@ -112,81 +107,70 @@ def refit(
     >>> shrunk = solve(problem, 0.5 * problem.beta_max)
     >>> shrunk.Z[2, 0, 0].round(1), refit(problem, shrunk).Z[2, 0, 0].round(1)
     (np.float64(1.5), np.float64(3.0))
+    >>> refit(problem, shrunk).ridge  # there is no noise
+    array([0.001])
     """
-    if ridge is not None and not (np.isfinite(ridge) and ridge > 0):
-        raise ValueError(f"ridge must be a positive number, got {ridge!r}.")
+    _check_ridge(ridge)
     strength = _shrinkage(problem, solution)
     used = np.any(strength, axis=0).astype(float)
+    if not np.any(used):
+        return Refitted(solution.Z, solution.intercept, solution, used, converged=True)
     with until(late):
         check_stop()
-        if ridge is None:
-            ridge = choose_ridge(problem, solution)
-        Z, b, converged = _minimise(problem, ridge * strength, start or solution, TOL, {})
-        return Refitted(Z, b, solution, ridge * used, converged)
-    return kept(solution, used)
+        chosen = _Selection(problem, strength)
+        ridge = _choose_ridge(problem, chosen) if ridge is None else ridge
+        v, b, converged = _newton(chosen, problem.risk, ridge, *chosen.null(problem.risk), TOL)
+        Z = chosen.coefficients(v)
+        return Refitted(Z, problem.outer_intercept(Z, b), solution, ridge * used, converged)
+    return _kept(solution, used)
 
 
-def kept(solution: Solution, ridge: Array) -> Refitted:
+def _check_ridge(ridge: float | None) -> None:
+    if ridge is not None and not (np.isfinite(ridge) and ridge > 0):
+        raise ValueError(f"ridge must be a positive number, got {ridge!r}.")
+
+
+def _kept(solution: Solution, ridge: Array) -> Refitted:
     """`solution` as it is, in place of a refit that was stopped."""
     return Refitted(solution.Z, solution.intercept, solution, ridge, converged=False, stopped=True)
 
 
-def choose_ridge(problem: Problem, solution: Solution) -> float:
+def _choose_ridge(problem: Problem, chosen: _Selection) -> float:
     """The strength of `RIDGES` with the least held-out loss, by five-fold cross-validation.
 
-    What is selected, and how strongly each token is shrunk beside the others, stays that of
-    `solution`. Strengths are tried from 1 downwards, until held-out loss rises. Ties go to the
-    stronger ridge, and where nothing can be held out it is 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from convexformer.problem import Problem, Squared, TokenDesign, TokenOutput
-    >>> from convexformer.solvers import solve
-    >>> from convexformer.solvers.refit import choose_ridge
-    >>> X = np.random.default_rng(0).normal(size=(50, 4, 2))
-    >>> problem = Problem(TokenDesign(X), Squared(), TokenOutput(), 3 * X[:, 2, :1])
-    >>> choose_ridge(problem, solve(problem, 0.5 * problem.beta_max))  # without noise
-    0.001
+    What is selected, and how strongly each token is shrunk beside the others, stays the same.
+    Strengths are tried from 1 downwards, until held-out loss rises. Ties go to the stronger ridge,
+    and where nothing can be held out it is 1.
     """
-    folds = _training_parts(problem) if np.any(solution.Z) else []
-    strength, targets = _shrinkage(problem, solution), problem.Y + problem.shift
-    at: list[Solution] = [solution] * len(folds)
-    memory: Memory = {}
+    folds = _training_parts(problem)
+    at = [chosen.null(part) for part in folds]
     best, least = RIDGES[0], np.inf
     for ridge in RIDGES:
         held_out_loss = 0.0
         for k, part in enumerate(folds):
-            share = part.weight.sum() / problem.weight.sum()
-            Z, b, _ = _minimise(part, ridge * share * strength, at[k], FOLD_TOL, memory)
-            at[k] = replace(solution, Z=Z, intercept=b)
+            share = part.total / problem.risk.total
+            v, b, _ = _newton(chosen, part, ridge * share, *at[k], 1e-4)  # to be scored only
+            at[k] = v, b
+            value = problem.loss.value(chosen.scores(v) + b, problem.Y)
             out = problem.weight > part.weight  # held out, and of weight
-            value = problem.loss.value(part.predict(Z, b)[out], targets[out])
-            held_out_loss += float(np.sum(problem.weight[out, None] * value))
+            held_out_loss += float(np.sum(problem.weight[out, None] * value[out]))
         if not held_out_loss < least:
             break  # weaker ones are worse still
         best, least = ridge, held_out_loss
     return best
 
 
-def _training_parts(problem: Problem) -> list[Problem]:
-    """The problem without the samples of one fold; folds that cannot be done without left out."""
+def _training_parts(problem: Problem) -> list[EmpiricalRisk]:
+    """The risk without the samples of one fold; folds that cannot be done without left out."""
     fold_of, parts = _folds(problem), []
     for fold in range(FOLDS):
         weight = np.where(fold_of == fold, 0.0, problem.weight)
         try:
-            parts.append(
-                Problem(
-                    problem.design,
-                    problem.loss,
-                    problem.penalty,
-                    problem.Y + problem.shift,
-                    weight,
-                    problem.intercept,
-                )
-            )
-        except ValueError:  # no weight is left, or a class of which nothing is known
+            problem.loss.check_targets(problem.Y + problem.shift, weight, problem.intercept)
+        except ValueError:  # a class of which nothing is known
             continue
+        if np.any(weight):
+            parts.append(EmpiricalRisk(problem.loss, problem.Y, weight, problem.intercept))
     return parts
 
 
@@ -219,187 +203,252 @@ def _shrinkage(problem: Problem, solution: Solution) -> Array:
     return np.broadcast_to(strength, (groups, c))
 
 
-def _minimise(
-    problem: Problem,
-    strength: Array,
-    start: Solution | Refitted,
-    tol: float,
-    memory: Memory,
-) -> tuple[Array, Array, bool]:
-    """Coefficients, intercept, and whether they proved to be at the minimum."""
-    c = problem.n_outputs
-    if problem.loss.joint or problem.loss.quadratic or c == 1:
-        parts = [(problem, np.arange(c))]
-    else:  # the ridge, unlike some penalties, leaves every output a problem of its own
-        parts = [(problem.outputs([j]), np.array([j])) for j in range(c)]
-    first = np.where(strength[:, None] > 0, start.Z, 0.0)
-    Z, b, converged = np.zeros(problem.shape), np.zeros(c), True
-    for part, outputs in parts:
-        found = _Ridge.of(part, strength[:, outputs], int(outputs[0]), memory)
-        at, reached = found.minimise(first[:, :, outputs], start.intercept[outputs], tol)
-        Z[:, :, outputs], b[outputs] = at.Z, at.intercept
-        converged = converged and reached
-    return Z, b, converged
+class _Axes:
+    """Coordinates of the chosen cells of outputs that share a ridge, whose strength is 1 in them.
 
+    They are principal axes where these can be had, of the columns or of the samples, whichever are
+    fewer: then the Hessian of a squared loss is diagonal. Else they are the columns.
+    """
 
-@dataclass
-class _Ridge:
-    """Loss plus ridge in the chosen cells, and Newton's method on it."""
-
-    problem: Problem
-    groups: Groups
-    cells: Cells  # (groups, c), which of them are chosen
-    strength: Array  # (groups, 1, c), of the ridge; 0 where not chosen
-    output: int  # the first one; problems of the same outputs differ in weights alone
-    memory: Memory
-
-    @classmethod
-    def of(cls, problem: Problem, strength: Array, output: int, memory: Memory) -> Self:
-        groups = np.flatnonzero(np.any(strength, axis=1))
-        cells = strength[groups] > 0
-        return cls(problem, groups, cells, strength[groups, None], output, memory)
-
-    def minimise(self, Z: Array, intercept: Array, tol: float) -> tuple[Point, bool]:
-        """Newton's method from `Z`, and whether it proved to have come to the minimum."""
-        problem = self.problem
-        at = problem.at(Z, problem.inner_intercept(Z, intercept))
-        damping = 1.0
-        for _ in range(MAX_ITER):
-            check_stop()
-            gradient = self._gradient(at)
-            if self._distance(gradient) <= tol * self._value(at):
-                return at, True
-            step = np.zeros_like(Z)
-            step[self.groups] = -self._newton(gradient, at, damping)
-            slope = float(np.sum(gradient * step[self.groups]))
-            found, t = self._search(at, step, slope)
-            if found is None:
-                return at, self._distance(gradient) <= np.sqrt(tol) * self._value(at)
-            at = found
-            damping = 0.1 * damping if t == 1.0 else min(1.0, max(10 * damping, 1e-3))
-        return at, False
-
-    def _value(self, at: Point) -> float:
-        return at.loss + 0.5 * float(np.sum(self.strength * at.Z[self.groups] ** 2))
-
-    def _gradient(self, at: Point) -> Array:
-        """In the chosen cells, zero elsewhere: ``(groups, d, c)``."""
-        problem = self.problem
-        V = problem.weight[:, None] * problem.loss.dual_point(at.F, problem.Y)
-        M = problem.design.correlate(V, self.groups)
+    def __init__(self, problem: Problem, strength: Array, outputs: NDArray[np.intp]) -> None:
+        self.problem, self.outputs, self.groups = problem, outputs, np.flatnonzero(strength)
+        self.scale = 1.0 / np.sqrt(strength[self.groups])[:, None, None]
+        self.center = np.zeros((len(self.groups), problem.design.dim))
         if problem.center is not None:
-            M -= problem.center[self.groups][:, :, None] * V.sum(axis=0)
-        G = self.strength * at.Z[self.groups] - M
-        return np.where(self.cells[:, None, :], G, 0.0)
+            self.center = problem.center[self.groups]
+        self.table: Array | None = None  # (N, axes), scores of every axis
+        fewer = min(problem.design.n_samples, self.center.size)
+        if fewer <= MOST_AXES and fewer * problem.design.n_samples <= MOST_NUMBERS:
+            self._find_axes()
+        else:
+            self.curvature, width = (
+                np.zeros(self.center.size),
+                self.scale.repeat(problem.design.dim),
+            )
+            for rows, A in problem.design.columns(self.groups):
+                columns = width * (A - self.center.ravel())
+                self.curvature += problem.weight[rows] @ columns**2
 
-    def _distance(self, gradient: Array) -> float:
-        """How far the value may be from its minimum, by strong convexity, at most."""
-        strength = np.where(self.strength > 0, self.strength, np.inf)
-        return 0.5 * float(np.sum(gradient**2 / strength))
+    def _find_axes(self) -> None:
+        """Sets `curvature` of the squared loss along every axis, scores and correlations."""
+        design, weight = self.problem.design, self.problem.weight[:, None]
+        if self.center.size <= design.n_samples:
+            gram = design.gram(self.groups, weight, self.problem.center)[0][0]
+            width = self.scale.repeat(design.dim)
+            curvature, basis = np.linalg.eigh(gram * (width[:, None] * width))
+        else:
+            root = np.sqrt(weight)
+            kernel = design.kernel(self.groups, self.scale.ravel() ** 2, self.problem.center)
+            curvature, basis = np.linalg.eigh(root * kernel * root.T)
+        kept = curvature > 1e-14 * curvature.max(initial=0.0)
+        self.curvature, basis = curvature[kept], basis[:, kept]
+        if self.center.size <= design.n_samples:
+            self.table = self._predict(basis)
+        else:
+            basis *= np.sqrt(self.curvature)
+            self.table = np.divide(basis, root, out=np.zeros_like(basis), where=root > 0)
 
-    def _search(self, at: Point, step: Array, slope: float) -> tuple[Point | None, float]:
-        """The first of the steps 1, 1/2, 1/4, ... that lowers the value as promised."""
-        start, S = self._value(at), self.problem.scores(step)
-        for halvings in range(40):
-            t = 0.5**halvings
-            found = self.problem.at(at.Z + t * step, at.b, S=at.S + t * S)
-            if self._value(found) <= start + 1e-4 * t * slope + SLACK * abs(start):
-                return found, t
-        return None, 0.0
+    def _predict(self, u: Array) -> Array:
+        Z = self.scale * u.reshape(*self.center.shape, u.shape[1])
+        return self.problem.design.predict(Z, self.groups) - np.tensordot(self.center, Z)
 
-    # Newton's steps -----------------------------------------------------------------------------
+    def _correlate(self, V: Array) -> Array:
+        M = self.problem.design.correlate(np.ascontiguousarray(V), self.groups)
+        M = self.scale * (M - self.center[:, :, None] * V.sum(axis=0))
+        return M.reshape(-1, V.shape[1])
 
-    def _newton(self, gradient: Array, at: Point, damping: float) -> Array:
-        joint = self.problem.loss.joint
-        cells = np.count_nonzero(self.cells) if joint else len(self.groups)
-        unknowns, samples = cells * gradient.shape[1], self.problem.design.n_samples
-        if self.problem.n_outputs == 1 and samples < unknowns and samples <= MOST_UNKNOWNS:
-            return self._by_samples(gradient, at, damping)
-        if unknowns > MOST_UNKNOWNS:
-            return self._by_iteration(gradient, at, damping)
-        Q = self._quadratic(at, damping)
-        if not joint:
-            return self._by_pattern(Q, gradient)
-        z = np.zeros_like(gradient).transpose(0, 2, 1)  # one system: (group, output, channel)
-        g = gradient.transpose(0, 2, 1)[self.cells]
-        scale = np.broadcast_to(self.strength, gradient.shape).transpose(0, 2, 1)
-        found = _solve(Q, scale[self.cells].ravel(), g.reshape(-1, 1))
-        z[self.cells] = found.reshape(g.shape)
-        return z.transpose(0, 2, 1)
+    def scores(self, v: Array) -> Array:
+        """Of coordinates ``v (axes, outputs)``: ``(N, outputs)``."""
+        return self._predict(v) if self.table is None else self.table @ v
 
-    def _quadratic(self, at: Point, damping: float) -> Array:
-        """Hessian of the loss; of a squared loss it is always the same, and formed once."""
-        Q = self.memory.get(self.problem)
-        if Q is None:
-            (Q,) = self.problem.quadratic(self.groups, at.F, damping, self.cells)
-            if self.problem.loss.quadratic:
-                self.memory[self.problem] = Q
-        return Q
+    def slopes(self, V: Array) -> Array:
+        """The transpose of `scores`."""
+        return self._correlate(V) if self.table is None else self.table.T @ V
 
-    def _by_pattern(self, Q: Array, gradient: Array) -> Array:
-        """One factorisation for all outputs that have the same ridge, on the same groups."""
-        d, z = gradient.shape[1], np.zeros_like(gradient)
-        ridges, kind = np.unique(self.strength[:, 0], axis=1, return_inverse=True)
-        for j, ridge in enumerate(ridges.T):
-            pattern = ridge > 0
-            groups, outputs = np.flatnonzero(pattern), np.flatnonzero(kind.ravel() == j)
-            used, own = np.flatnonzero(np.repeat(pattern, d)), np.ix_(groups, np.arange(d), outputs)
-            scale = np.repeat(ridge[groups], d)
-            g = gradient[own]
-            found = _solve(Q[np.ix_(used, used)], scale, g.reshape(-1, len(outputs)))
-            z[own] = found.reshape(g.shape)
-        return z
+    def coefficients(self, v: Array) -> Array:
+        """``(groups, d, outputs)``."""
+        if self.table is not None:  # axes are sums of samples, too
+            along = self.table @ (v / self.curvature[:, None])
+            v = self._correlate(self.problem.weight[:, None] * along)
+        return np.asarray(self.scale * v.reshape(*self.center.shape, v.shape[1]))
 
-    def _by_samples(self, gradient: Array, at: Point, damping: float) -> Array:
-        """A system with a row per sample, by the Woodbury identity; for one output."""
-        design = self.problem.design
-        W = self.problem.weight[:, None] * self.problem.loss.curvature(
-            at.F, self.problem.Y, damping
+
+class _Selection:
+    """The chosen cells of all outputs, as one vector of coordinates."""
+
+    def __init__(self, problem: Problem, strength: Array) -> None:
+        self.problem, (columns, kind) = problem, np.unique(strength, axis=1, return_inverse=True)
+        self.axes = [
+            _Axes(problem, column, np.flatnonzero(kind.ravel() == k))
+            for k, column in enumerate(columns.T)
+            if np.any(column)
+        ]
+        self.ends = np.cumsum([len(axes.curvature) * len(axes.outputs) for axes in self.axes])
+
+    def null(self, risk: EmpiricalRisk) -> tuple[Array, Array]:
+        """Coordinates and intercept without tokens."""
+        return np.zeros(self.ends[-1]), risk.best_constant()
+
+    def parts(self, v: Array) -> list[tuple[_Axes, Array]]:
+        """Coordinates by axes, ``(axes, outputs)``."""
+        pieces = zip(self.axes, np.split(v, self.ends[:-1]), strict=True)
+        return [(axes, piece.reshape(-1, len(axes.outputs))) for axes, piece in pieces]
+
+    def scores(self, v: Array) -> Array:
+        """Of coordinates `v`, ``(N, c)``."""
+        S = np.zeros(self.problem.Y.shape, order=self.problem.loss.order)
+        for axes, part in self.parts(v):
+            S[:, axes.outputs] = axes.scores(part)
+        return S
+
+    def slopes(self, V: Array) -> Array:
+        """The transpose of `scores`."""
+        return np.concatenate([axes.slopes(V[:, axes.outputs]).ravel() for axes in self.axes])
+
+    def curvature(self, bend: Array) -> Array:
+        """Of a loss with curvature ``bend (c,)`` at every sample, about."""
+        return np.concatenate(
+            [np.outer(axes.curvature, bend[axes.outputs]).ravel() for axes in self.axes]
         )
-        used = np.flatnonzero(W[:, 0])  # a fold gives the samples it holds out no weight
-        root = np.sqrt(W[used, 0])
-        mean = root / np.linalg.norm(root) if self.problem.intercept else np.zeros_like(root)
-        S = self._kernel()[np.ix_(used, used)]
-        S *= (root / self.strength[0, 0, 0])[:, None]
-        S *= root
-        direct = gradient / self.strength
-        v = root * design.predict(direct, self.groups)[used, 0]
-        v, along = _solve(S, np.ones(len(S)), np.column_stack([v, mean])).T
-        if self.problem.intercept:  # the intercept is at its best where mean @ v is zero
-            v = v - along * ((mean @ v) / (mean @ along))
-        V = np.zeros_like(W)
-        V[used, 0] = root * v
-        return direct - design.correlate(V, self.groups) / self.strength
 
-    def _kernel(self) -> Array:
-        """Inner products of samples under the ridge, times its strength for the first group."""
-        strength = self.strength[:, 0, 0]
-        if self.output not in self.memory:
-            eta, center = strength[0] / strength, self.problem.center
-            self.memory[self.output] = self.problem.design.kernel(self.groups, eta, center)
-        return self.memory[self.output]
-
-    def _by_iteration(self, gradient: Array, at: Point, damping: float) -> Array:
-        """Conjugate gradients in units in which the ridge is the identity."""
-        problem = self.problem
-        X = low_precision(problem.design, self.groups, problem.center)
-        model = Model(X, problem.risk, at.F, damping)
-        strength = np.where(self.cells[:, None, :], self.strength, np.inf)
-        scale = 1.0 / np.sqrt(strength)
-        unit = np.zeros(gradient.shape)  # no direction is without curvature
-        sketch = Sketch.of(model, scale, unit)
-        inverse = Preconditioner(sketch.factor(scale), unit, (1,))
-
-        def operator(t: Array) -> Array:
-            return scale * model.apply(scale * t) + t
-
-        return scale * conjugate_gradients(operator, scale * gradient, inverse, MOST_PRODUCTS)[0]
+    def coefficients(self, v: Array) -> Array:
+        """``Z (groups, d, c)``."""
+        Z = np.zeros(self.problem.shape)
+        for axes, part in self.parts(v):
+            Z[np.ix_(axes.groups, np.arange(Z.shape[1]), axes.outputs)] = axes.coefficients(part)
+        return Z
 
 
-def _solve(Q: Array, ridge: Array, g: Array) -> Array:
-    """``(Q + diag(ridge))^-1 g``; overwrites Q."""
-    if not len(Q):
-        return g
-    Q[np.diag_indices_from(Q)] += ridge
-    factor = cho_factor(Q.T, overwrite_a=True)  # LAPACK's order of the lower half, without a copy
-    return np.asarray(cho_solve(factor, g))
+def _newton(
+    chosen: _Selection, risk: EmpiricalRisk, ridge: float, v: Array, b: Array, tol: float
+) -> tuple[Array, Array, bool]:
+    """Newton's method by conjugate gradients from coordinates `v` and intercept `b`.
+
+    Returns those of the minimum, and whether they proved to be there.
+    """
+    joint, S, damping = risk.loss.joint, chosen.scores(v), 1.0
+    at = risk.settle(S, b)
+    for _ in range(MOST_STEPS):
+        check_stop()
+        V = risk.dual_point(at.F) if at.V is None else at.V
+        value, gradient = at.loss + 0.5 * ridge * float(v @ v), ridge * v - chosen.slopes(V)
+        distance = float(gradient @ gradient) / (2 * ridge)  # by strong convexity, at most
+        if distance <= tol * value:
+            return v, at.b, True
+        H = risk.curvature(at.F, damping)
+
+        def hessian(u: Array, H: Array = H) -> Array:
+            bent = H * chosen.scores(u)
+            if joint:
+                bent -= H * bent.sum(axis=1, keepdims=True)
+            return chosen.slopes(risk.balanced(bent, H)) + ridge * u
+
+        bend = risk.weight @ (H * (1 - H) if joint else H) / risk.total
+        step = -_conjugate_gradients(hessian, gradient, chosen.curvature(bend) + ridge, 1e-2)[0]
+        T, t, slope = chosen.scores(step), 1.0, float(gradient @ step)
+        while True:
+            found, moved = risk.settle(S + t * T, at.b), v + t * step
+            lower = found.loss + 0.5 * ridge * float(moved @ moved)
+            if lower <= value * (1 + 1e-14) + 1e-4 * t * slope:
+                break
+            t *= 0.5
+            if t < 1e-12:  # what is left is rounding
+                return v, at.b, distance <= np.sqrt(tol) * value
+        v, S, at = moved, S + t * T, found
+        damping = 0.1 * damping if t == 1.0 else min(1.0, max(10 * damping, 1e-3))
+    return v, at.b, False
+
+
+def _conjugate_gradients(
+    operator: Operator, right: Array, diagonal: Array, rtol: float
+) -> tuple[Array, bool]:
+    """Solve with a positive definite operator, whose diagonal is about as given."""
+    from scipy.sparse.linalg import LinearOperator, cg  # an import that takes long
+
+    shape = len(right), len(right)
+    inverse = LinearOperator(shape, lambda r: r / diagonal)
+    found, missed = cg(LinearOperator(shape, operator), right, rtol=rtol, M=inverse)
+    return np.asarray(found), not missed
+
+
+# Matrix targets -----------------------------------------------------------------------------------
+
+
+def refit_sequence(
+    problem: SequenceProblem,
+    solution: Solution,
+    ridge: float | None = None,
+    late: Callable[[], bool] = lambda: False,
+) -> Refitted:
+    r"""Least squares over the entries of `solution` that are not zero, with a small ridge.
+
+    .. math:: \min_{Z, b}\ \frac12 \sum_{i, r, l} a_i (F_i[r, l] - Y_i[r, l])^2
+              + \tfrac12 \sum_l \lambda_l \sum_j \|Z_{jl}\|_F^2
+              \quad\text{with } Z = 0 \text{ wherever the solution is}
+
+    subject to equal row sums where attention is stochastic, so that rows stay attention. Once
+    `late` is true the refit stops, and `solution` is kept as it is, without a ridge.
+
+    Parameters
+    ----------
+    problem : SequenceProblem
+        That `solution` solves.
+    solution : Solution
+    ridge : float, optional
+        Strength as a fraction of the mean square of the selected columns, positive; 1e-3 if
+        omitted.
+    late : callable
+        Whether to stop early; asked between pieces of work.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from convexformer.problem.sequence import SequenceProblem
+    >>> from convexformer.solvers.matrix_targets import solve_sequence
+    >>> from convexformer.solvers.refit import refit_sequence
+    >>> X = np.random.default_rng(0).normal(size=(50, 4, 2))
+    >>> problem = SequenceProblem(X, 3 * X[:, ::-1, :1])
+    >>> shrunk = solve_sequence(problem, 0.5 * problem.beta_max)
+    >>> shrunk.Z[0, 0, 0, 3].round(1), refit_sequence(problem, shrunk).Z[0, 0, 0, 3].round(1)
+    (np.float64(1.5), np.float64(3.0))
+    """
+    _check_ridge(ridge)
+    with until(late):
+        return _least_squares(problem, solution, 1e-3 if ridge is None else ridge)
+    return _kept(solution, np.zeros(problem.n_outputs))
+
+
+def _least_squares(problem: SequenceProblem, solution: Solution, ridge: float) -> Refitted:
+    model = problem.moments
+    used = to_tokens(solution.Z) != 0  # (n, d, n, c)
+    diagonal = np.diagonal(model.gram, axis1=1, axis2=2)[:, : model.p]
+    squares = np.where(used, diagonal.T.reshape(*used.shape[:2], -1, 1), 0.0)
+    entries = np.maximum(np.count_nonzero(used, axis=(0, 1, 2)), 1)
+    strength = ridge * squares.sum(axis=(0, 1, 2)) / entries
+
+    share = 1.0 / np.maximum(np.count_nonzero(used, axis=0), 1)  # (d, n, c)
+    whole = used.any(axis=0).all(axis=1, keepdims=True)  # else a row's sum is zero, and all are
+
+    def allowed(T: Array) -> Array:
+        """The nearest coefficients that are zero where they must be, with equal row sums."""
+        T = np.where(used, T, 0.0)
+        if problem.attention == "stochastic":
+            sums = T.sum(axis=0)
+            common = np.sum(share * sums, axis=1, keepdims=True) / share.sum(axis=1, keepdims=True)
+            T += np.where(used, share * (np.where(whole, common, 0.0) - sums), 0.0)
+        return T
+
+    def slopes(T: Array) -> Array:
+        """Minus the gradient of the loss, with the best intercepts."""
+        return model.blocks(model.cross - model.apply(model.settled(model.rows(T))))
+
+    start = slopes(np.zeros(used.shape))
+
+    def hessian(x: Array) -> Array:
+        check_stop()
+        T = allowed(x.reshape(used.shape))
+        return allowed(start - slopes(T) + strength * T).ravel()
+
+    x, converged = _conjugate_gradients(hessian, allowed(start).ravel(), np.ones(1), 1e-13)
+    Z = problem.feasible(from_tokens(allowed(x.reshape(used.shape))))
+    return Refitted(Z, problem.best_intercept(Z), solution, strength, converged)
