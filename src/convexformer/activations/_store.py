@@ -219,6 +219,8 @@ def read_recipe(folder: Path) -> Recipe:
 def prepare(folder: Path, recipe: Recipe, overwrite: bool) -> None:
     """Put the recipe in the folder; what is there already must be of the same one."""
     folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob(".*.part"):  # of killed processes
+        path.unlink(missing_ok=True)
     if (folder / RECIPE).exists():
         other = read_recipe(folder)
         differences = [
@@ -233,7 +235,7 @@ def prepare(folder: Path, recipe: Recipe, overwrite: bool) -> None:
             )
         for path in (folder / PROJECTION, *folder.glob("shard-*")) if differences else ():
             path.unlink(missing_ok=True)
-    elif any(path.suffix != ".part" for path in folder.iterdir()):  # drafts of killed processes
+    elif any(folder.iterdir()):
         raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
     write_whole(folder / RECIPE, f"{json.dumps(recipe)}\n".encode())
 

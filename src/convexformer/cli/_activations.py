@@ -6,7 +6,6 @@ import json
 import random
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,7 +72,7 @@ def extract(
     found = run_extraction(model, read, layer, out, **options)
     size = sum(file.stat().st_size for file in out.iterdir())
     result = {"folder": out, "bytes": size, "n_tokens": int(found.lengths.sum())}
-    result |= asdict(found.recipe) | {"seconds": time.perf_counter() - start}
+    result |= found.recipe | {"seconds": time.perf_counter() - start}
     of = "Layer {layer} of {n_layers} of {model}: {n_texts} texts, {n_tokens} tokens"
     return result, [
         of.format(**result) + f", {found.n_heads} heads",
