@@ -16,10 +16,7 @@ from .. import _core
 Array = NDArray[np.float64]
 
 FEW = 0.1  # of all entries: up to so many are worth listing
-LEAST_ROWS, SOME_ROWS = 256, 16  # of X, and those by which it is judged
-SPARE = 3  # numbers that a list is written to beyond the last
-SCATTERED = 60  # multiply-adds of large products that take as long as one of entries
-MOST = 1 << 27  # entries that a list has room for, 1.6 GB
+MOST_LISTED = 1 << 27  # entries that a list has room for, 1.6 GB
 
 
 @dataclass(frozen=True)
@@ -34,10 +31,10 @@ class Nonzeros:
     @classmethod
     def of(cls, blocks: Iterable[tuple[slice, Array]], rows: int, columns: int) -> Nonzeros | None:
         """Of blocks of rows of X; None where there are too many entries."""
-        room, count = min(int(FEW * rows * columns) + 1, MOST), 0
+        room, count = min(int(FEW * rows * columns) + 1, MOST_LISTED), 0
         start: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
-        column: NDArray[np.int32] = np.empty(room + SPARE, dtype=np.int32)
-        value = np.empty(room + SPARE)
+        column: NDArray[np.int32] = np.empty(room + 3, dtype=np.int32)  # 3 are written beyond
+        value = np.empty(room + 3)
         for part, A in blocks:
             end, shape = start[1:][part], (len(A), columns, room - count)
             found = _core.csr_entries(
@@ -55,37 +52,53 @@ class Nonzeros:
         return len(self.value)
 
     @property
-    def density(self) -> float:
-        return self.size / (self.shape[0] * self.shape[1])
+    def entries(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Array]:
+        """As compiled code reads them."""
+        return self.start, self.column, self.value
 
-    def predict(self, Z: Array) -> Array:
-        """``X Z``, ``(N, c)``."""
-        (rows, columns), c = self.shape, Z.shape[1]
-        F, given = np.empty((c, rows)), (self.start, self.column, self.value)
-        _core.csr_predict((rows, self.size, columns, c), *given, np.ascontiguousarray(Z.T), F)
-        return F.T
+    @property
+    def gram_share(self) -> float:
+        """What a Gram matrix takes, over that of a dense X.
 
-    def correlate(self, V: Array) -> Array:
-        """``X' V``, ``(p, c)``."""
-        (rows, columns), c = self.shape, V.shape[1]
-        M, given = np.zeros((c, columns)), (self.start, self.column, self.value)
-        _core.csr_correlate((rows, self.size, columns, c), *given, np.ascontiguousarray(V.T), M)
-        return M.T
+        An entry takes as long as 60 multiply-adds of large products.
+        """
+        return 60.0 * (self.size / (self.shape[0] * self.shape[1])) ** 2
 
-    def gram(self, columns: NDArray[np.intp], weight: Array) -> tuple[Array, Array]:
-        """``X' diag(w) X`` and ``X' w`` of some columns."""
+    def product(self, by: Array, transposed: bool = False) -> Array:
+        """``X by``, or ``X' by`` if `transposed`."""
+        (rows, columns), c = self.shape, by.shape[1]
+        out = np.zeros((c, columns if transposed else rows))
+        multiply = _core.csr_correlate if transposed else _core.csr_predict
+        by = np.ascontiguousarray(by.T)
+        multiply((rows, self.size, columns, c), *self.entries, by, out)
+        return out.T
+
+    def gram(
+        self, columns: NDArray[np.intp], weights: Array, center: Array | None
+    ) -> tuple[Array, Array] | None:
+        """``A' diag(w) A`` and ``A' w`` of some columns less `center`, as :meth:`Design.gram`.
+
+        None where what is left of a square, once it is centred, has lost digits.
+        """
         order = np.argsort(columns, kind="stable")
-        if not np.array_equal(columns[order], columns):
-            back = np.argsort(order)
-            Q, q = self.gram(columns[order], weight)
-            return Q[np.ix_(back, back)], q[back]
         (rows, width), p = self.shape, len(columns)
         place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
-        place[columns] = np.arange(p)
-        Q, q, given = np.zeros((p, p)), np.zeros(p), (self.start, self.column, self.value)
-        weight = np.ascontiguousarray(weight)
-        _core.csr_gram((rows, self.size, width, p), *given, weight, place, Q, q)
-        return Q, q
+        place[columns[order]] = np.arange(p)
+        Q, q = np.zeros((weights.shape[1], p, p)), np.zeros((weights.shape[1], p))
+        for weight, *sums in zip(np.ascontiguousarray(weights.T), Q, q, strict=True):
+            _core.csr_gram((rows, self.size, width, p), *self.entries, weight, place, *sums)
+        if (np.diff(order) < 0).any():  # back to the order that was asked for
+            back = np.argsort(order)
+            Q, q = Q[:, back[:, None], back], q[:, back]
+        if center is not None:
+            mean, total = center.ravel()[columns], weights.sum(axis=0)[:, None]
+            left = q - total * mean
+            squares = 1e-6 * np.abs(np.einsum("rpp->rp", Q))
+            Q -= mean[:, None] * q[:, None] + left[:, :, None] * mean
+            if (np.abs(np.einsum("rpp->rp", Q)) < squares).any():
+                return None
+            q = left
+        return Q, q.T
 
 
 def look_sparse(A: Array) -> bool:

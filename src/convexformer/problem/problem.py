@@ -139,7 +139,7 @@ class Problem:
             Correlations of the dual point, if these are known, which saves the other pass.
         """
         b = np.zeros(self.n_outputs) if b is None else b
-        if S is None and self._follows:  # both passes in one
+        if S is None and self.follows:  # both passes in one
             lift = self._lift(Z)
             F, left, M = self.design.follow(Z, self.Y + lift, self.weight)
             S = F - lift
@@ -162,11 +162,8 @@ class Problem:
 
     def scores(self, Z: Array) -> Array:
         """Prediction without intercept, from centred columns: ``(N, c)``."""
-        groups = np.asarray(Z.any(axis=(1, 2))).nonzero()[0]
-        everything = self.design.prefers_all(groups)
-        F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
         # In the order of losses first: a row of few outputs is slow to subtract from.
-        F = np.asarray(F, order=self.loss.order)
+        F = np.asarray(self.design.predict(Z), order=self.loss.order)
         return F if self.center is None else F - self._lift(Z)
 
     def correlations(self, V: Array) -> Array:
@@ -176,7 +173,7 @@ class Problem:
         return _last_follows(self.design.correlate(V[:, :-1]))
 
     @property
-    def _follows(self) -> bool:
+    def follows(self) -> bool:
         """Whether scores and the correlations of their dual point come in one pass over X."""
         return self.loss.quadratic and self.design.follows(self.n_outputs)
 
@@ -247,9 +244,15 @@ class Problem:
 
     def _largest(self, V: Array, M: Array, norms: Array) -> float:
         """The largest of `norms`, those of the correlations `M` of `V`; 0 where M is rounding."""
-        known = slice(-1 if self.loss.joint else None)  # the last output follows from the others
-        if self.design.is_noise(M[:, :, known], V[:, known]):
-            return 0.0
+        size, total = float(np.abs(M).max(initial=0.0)), float(np.abs(V).sum())
+        if size <= 1e-9 * total * np.abs(self.design.some()).max(initial=0.0):  # it may be
+            rounding = (4 + np.sqrt(len(V))) * np.finfo(float).eps
+            terms = np.zeros((M[:, :, 0].size, V.shape[1]))  # of every sum
+            for rows, A in self.design.columns():
+                terms += np.abs(A).T @ np.abs(V[rows])
+            known = slice(-1 if self.loss.joint else None)  # the last output follows from others
+            if (np.abs(M).reshape(terms.shape) <= rounding * terms)[:, known].all():
+                return 0.0
         return check_range(float(norms.max(initial=0.0)))
 
     def ray(self, V: Array) -> tuple[Array, Array] | None:
