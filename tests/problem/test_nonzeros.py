@@ -13,7 +13,7 @@ from convexformer.problem import (
     TokenDesign,
 )
 from convexformer.problem.designs import Design
-from convexformer.problem.nonzeros import Nonzeros
+from convexformer.problem.tokens import Nonzeros
 from convexformer.solvers import solve
 from convexformer.solvers.choose import newton_seconds
 

@@ -104,17 +104,11 @@ def test_without_an_intercept_a_constant_matters():
 
 
 @pytest.mark.parametrize("rows", [1, 6, 259, 515])
-def test_any_number_of_rows_and_one_more_column(core, rows):
+def test_any_number_of_rows(core, rows):
     rng = np.random.default_rng(rows)
     design = TokenDesign(rng.normal(size=(rows, 3, 7)))
-    Z, weight = rng.normal(size=(3, 7, 1)), rng.uniform(0, 2, rows)
-    target, other = rng.normal(size=(2, rows, 1))
-    found = TokenDesign.follow(design, Z, target, weight, other)
-    for part, expected in zip(found, Design.follow(design, Z, target, weight, other), strict=True):
-        np.testing.assert_allclose(part, expected, atol=1e-11)
-    for part, both in zip(TokenDesign.follow(design, Z, target, weight), found, strict=True):
-        np.testing.assert_array_equal(part[..., 0], both[..., 0])
-    for c in (2, 3, 4):
+    weight = rng.uniform(0, 2, rows)
+    for c in (1, 2, 3, 4):
         given = rng.normal(size=(3, 7, c)), rng.normal(size=(rows, c)), weight
         found, expected = (kind.follow(design, *given) for kind in (TokenDesign, Design))
         for part, other in zip(found, expected, strict=True):

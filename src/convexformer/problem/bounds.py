@@ -250,75 +250,40 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
 
     None where the conjugate's domain leaves no room for it.
     """
-    if problem.loss.quadratic and not problem.intercept:  # any dual point will do
-        return V
+    joint, Y = problem.loss.joint, problem.Y
+    low, high = (end * (1 - 4 * UNIT) for end in problem.risk.bounds)
     size = np.abs(V).sum(axis=0)
-    if problem.loss.joint:
-        size = size.max(keepdims=True)
-    # sums of multiples of 2**-52 times the sum of their sizes are exact
+    size = size.max(keepdims=True) if joint else size
+    # Sums of multiples of 2**-52 times the sum of their sizes are exact.
     grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - 51)
-    V = np.rint(V / grid) * grid
-    low, high = problem.risk.bounds
-    if not problem.loss.quadratic:  # whose dual points are free
-        low, high = low * (1 - 4 * UNIT), high * (1 - 4 * UNIT)
-        outside = (low > V) | (high < V)
-        if outside.any():
-            V = np.where(outside, np.trunc(np.clip(V, low, high) / grid) * grid, V)
-    if problem.loss.joint:
-        V = _rows_to_zero(problem.Y, V, low, high, grid)
-    if problem.intercept:
-        for j in range(V.shape[1] - problem.loss.joint):
-            _column_to_zero(V, j, low, high, problem.loss.joint)
-    inside = np.all((low <= V) & (high >= V))
-    sums = V.sum(axis=0) if problem.intercept else np.zeros(1)
-    return V if inside and not sums.any() else None
-
-
-def _rows_to_zero(Y: Array, V: Array, low: Array, high: Array, grid: Array) -> Array:
-    """Give each sample's own class what its other classes leave."""
-    own = Y > 0
-    others = np.where(own, 0.0, V)
-    V = np.where(own, -others.sum(axis=1, keepdims=True), others)
-    outside = ((low > V) | (high < V)).any(axis=1)
-    V[outside] = 0.0  # always allowed; rounding alone leads here
-    return V
-
-
-def _column_to_zero(V: Array, j: int, low: Array, high: Array, joint: bool) -> None:
-    """Take the sum of a column from the sample with the most room for it; of a joint loss the
-    last output of that sample gets it."""
-    e = float(V[:, j].sum())
-    if e == 0:
-        return
-    room = V[:, j] - low[:, j] if e > 0 else high[:, j] - V[:, j]
-    if joint:
-        room = np.minimum(room, high[:, -1] - V[:, -1] if e > 0 else V[:, -1] - low[:, -1])
-    i = int(np.argmax(room))
-    V[i, j] -= e
-    if joint:
-        V[i, -1] += e
+    V = np.trunc(np.clip(V, low, high) / grid) * grid
+    if joint:  # each sample's own class gets what its other classes leave
+        others = np.where(Y > 0, 0.0, V)
+        V = np.where(Y > 0, -others.sum(axis=1, keepdims=True), others)
+        V[((low > V) | (high < V)).any(axis=1)] = 0.0  # always allowed; rounding alone leads here
+    for j in range(V.shape[1] - joint) if problem.intercept else ():
+        # The sum is taken from the sample with the most room; if joint its last output gets it.
+        e = float(V[:, j].sum())
+        room = V[:, j] - low[:, j] if e > 0 else high[:, j] - V[:, j]
+        if joint:
+            room = np.minimum(room, high[:, -1] - V[:, -1] if e > 0 else V[:, -1] - low[:, -1])
+        i = int(np.argmax(room))
+        V[i, j] -= e
+        if joint:
+            V[i, -1] += e
+    inside = bool(np.all((low <= V) & (high >= V)))
+    return V if inside and not (problem.intercept and V.sum(axis=0).any()) else None
 
 
 def exact_dot(a: Array, b: Array) -> float:
     """``a . b``, rounded once."""
-    high = a * b
-    error = _product_error(a, b, high)
+    high, split = a * b, 134217729.0  # 2**27 + 1
+    a1, b1 = (split * x - (split * x - x) for x in (a, b))  # the upper 26 bits (Veltkamp)
+    a2, b2 = a - a1, b - b1
+    error = ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2  # of the products, exactly (Dekker)
     if not np.isfinite(error).all():  # beyond the range of splitting
         return nan
     return fsum(np.concatenate([high, error]).tolist())
-
-
-def _product_error(a: Array, b: Array, product: Array) -> Array:
-    """``a b - product``, exactly (Dekker)."""
-    a1, b1 = _head(a), _head(b)
-    a2, b2 = a - a1, b - b1
-    return ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
-
-
-def _head(a: Array) -> Array:
-    """The upper 26 bits of every number (Veltkamp)."""
-    scaled = 134217729.0 * a  # 2**27 + 1
-    return np.asarray(scaled - (scaled - a))
 
 
 def gamma(n: int) -> float:

@@ -207,16 +207,11 @@ class Design(ABC):
         """Whether `follow` can be had, and is quicker than one product after the other."""
         return False
 
-    def follow(
-        self, Z: Array, target: Array, weight: Array, other: Array | None = None
-    ) -> tuple[Array, Array, Array]:
-        """Scores F of `Z`, ``V = weight (target - F)`` and its correlations, for a few outputs.
-
-        For one those of an `other` column too, if it is given: ``(n_groups, d, 2)``.
-        """
+    def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        """Scores F of `Z`, ``V = weight (target - F)`` and its correlations, for a few outputs."""
         F = self.predict(Z)
         V = weight[:, None] * (target - F)
-        return F, V, self.correlate(V if other is None else np.concatenate([V, other], axis=1))
+        return F, V, self.correlate(V)
 
     def means(self, weight: Array) -> Array:
         """Weighted mean of every column, ``(n_groups, d)``."""

@@ -134,9 +134,9 @@ class EmpiricalRisk:
         if closed is not None:
             return closed
         b = b.copy()
-        if self._compiled and S.flags.f_contiguous:
-            if _core.best_intercept(S.shape, S.T, self.Y.T, self.weight, b):
-                return b
+        known = self._compiled and S.flags.f_contiguous
+        if known and _core.best_intercept(S.shape, S.T, self.Y.T, self.weight, b):
+            return b
         phi, e, size, H = self._slope(S, b)
         for _ in range(100):
             if np.all(np.abs(e) <= BALANCED * size):
@@ -252,7 +252,7 @@ class EmpiricalRisk:
         return inside
 
     def _interior(self) -> Array:
-        """A balanced dual point within bounds: zero, or where that is at an end the null model's."""
+        """A balanced dual point within bounds: zero, or the null model's if zero is an end."""
         lower, upper = self.bounds
         if ((lower < 0) & (upper > 0) | (self.weight[:, None] == 0)).all():
             return np.zeros_like(self.Y)

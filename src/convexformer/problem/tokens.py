@@ -1,8 +1,13 @@
-"""Tokens in a dense array, and how to get by with less than all of it."""
+"""Tokens in a dense array, and how to get by with less than all of it.
+
+Where few entries of X are not zero (letters of a sequence, one out of many) these are listed:
+products with them take a fraction of those with all of X, and Gram matrices the square of that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +15,12 @@ from numpy.typing import NDArray
 from .. import _core
 from .designs import TOGETHER, WIDE_TOKEN, Array, Design, Groups, Listed, product, row_slices
 from .lazy import lazy
-from .nonzeros import Nonzeros, look_sparse
 
 NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
 FAR_BYTES, NARROW = 1 << 22, 8192  # of X, beyond a core's own cache; columns of a row within it
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
+FEW_NONZEROS = 0.1  # of all entries: up to so many are worth listing
+MOST_LISTED = 1 << 27  # entries that a list has room for, 1.6 GB
 
 
 class TokenDesign(Design):
@@ -171,16 +177,12 @@ class TokenDesign(Design):
         far = self.nbytes >= FAR_BYTES and self.n_groups * self.dim <= NARROW
         return far and n_outputs <= TOGETHER and self.float64 is not None and not self.is_sparse
 
-    def follow(
-        self, Z: Array, target: Array, weight: Array, other: Array | None = None
-    ) -> tuple[Array, Array, Array]:
-        given = Z, target, weight, np.empty(0) if other is None else other
-        Z, target, weight, beside = (np.ascontiguousarray(part) for part in given)
-        F, V = np.empty_like(target), np.empty_like(target)
-        c, others = target.shape[1], int(other is not None)
-        M = np.zeros((c + others, self.n_groups, self.dim))
-        shape = (self.n_samples, self.n_groups * self.dim, c, others)
-        _core.predict_and_correlate(shape, self.X, Z, target, weight, beside, F, V, M)
+    def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        Z, target, weight = (np.ascontiguousarray(part) for part in (Z, target, weight))
+        F, V, c = np.empty_like(target), np.empty_like(target), target.shape[1]
+        M = np.zeros((c, self.n_groups, self.dim))
+        shape = (self.n_samples, self.n_groups * self.dim, c, 0)
+        _core.predict_and_correlate(shape, self.X, Z, target, weight, np.empty(0), F, V, M)
         return F, V, np.moveaxis(M, 0, 2)
 
     # Products of columns with each other --------------------------------------------------------
@@ -235,3 +237,90 @@ def _span(groups: Groups) -> slice | Groups:
     if len(groups) and (groups[1:] - groups[:-1] == 1).all():
         return slice(int(groups[0]), int(groups[-1]) + 1)
     return groups
+
+
+@dataclass(frozen=True)
+class Nonzeros:
+    """X ``(N, p)`` by its entries: where those of each row start, their columns and values."""
+
+    shape: tuple[int, int]
+    start: NDArray[np.int32]
+    column: NDArray[np.int32]
+    value: Array
+
+    @classmethod
+    def of(cls, blocks: Iterable[tuple[slice, Array]], rows: int, columns: int) -> Nonzeros | None:
+        """Of blocks of rows of X; None where there are too many entries."""
+        room, count = min(int(FEW_NONZEROS * rows * columns) + 1, MOST_LISTED), 0
+        start: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
+        column: NDArray[np.int32] = np.empty(room + 3, dtype=np.int32)  # 3 are written beyond
+        value = np.empty(room + 3)
+        for part, A in blocks:
+            end, shape = start[1:][part], (len(A), columns, room - count)
+            found = _core.csr_entries(
+                shape, np.require(A, requirements=["C", "A"]), end, column[count:], value[count:]
+            )
+            if found < 0:
+                return None
+            end += count
+            count += found
+        return cls((rows, columns), start, column[:count], value[:count])
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return len(self.value)
+
+    @property
+    def entries(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Array]:
+        """As compiled code reads them."""
+        return self.start, self.column, self.value
+
+    @property
+    def gram_share(self) -> float:
+        """What a Gram matrix takes, over that of a dense X.
+
+        An entry takes as long as 60 multiply-adds of large products.
+        """
+        return 60.0 * (self.size / (self.shape[0] * self.shape[1])) ** 2
+
+    def product(self, by: Array, transposed: bool = False) -> Array:
+        """``X by``, or ``X' by`` if `transposed`."""
+        (rows, columns), c = self.shape, by.shape[1]
+        out = np.zeros((c, columns if transposed else rows))
+        multiply = _core.csr_correlate if transposed else _core.csr_predict
+        by = np.ascontiguousarray(by.T)
+        multiply((rows, self.size, columns, c), *self.entries, by, out)
+        return out.T
+
+    def gram(
+        self, columns: NDArray[np.intp], weights: Array, center: Array | None
+    ) -> tuple[Array, Array] | None:
+        """``A' diag(w) A`` and ``A' w`` of some columns less `center`, as `Design.gram`.
+
+        None where what is left of a square, once it is centred, has lost digits.
+        """
+        order = np.argsort(columns, kind="stable")
+        (rows, width), p = self.shape, len(columns)
+        place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
+        place[columns[order]] = np.arange(p)
+        Q, q = np.zeros((weights.shape[1], p, p)), np.zeros((weights.shape[1], p))
+        for weight, *sums in zip(np.ascontiguousarray(weights.T), Q, q, strict=True):
+            _core.csr_gram((rows, self.size, width, p), *self.entries, weight, place, *sums)
+        if (np.diff(order) < 0).any():  # back to the order that was asked for
+            back = np.argsort(order)
+            Q, q = Q[:, back[:, None], back], q[:, back]
+        if center is not None:
+            mean, total = center.ravel()[columns], weights.sum(axis=0)[:, None]
+            left = q - total * mean
+            squares = 1e-6 * np.abs(np.einsum("rpp->rp", Q))
+            Q -= mean[:, None] * q[:, None] + left[:, :, None] * mean
+            if (np.abs(np.einsum("rpp->rp", Q)) < squares).any():
+                return None
+            q = left
+        return Q, q.T
+
+
+def look_sparse(A: Array) -> bool:
+    """Whether some rows of X are mostly zero."""
+    return bool(np.count_nonzero(A) <= FEW_NONZEROS * A.size)
