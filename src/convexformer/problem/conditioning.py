@@ -65,34 +65,23 @@ class Conditioned:
 
 def conditioned(problem: Problem) -> Conditioned | None:
     """`problem` in units that suit float64; None where it is in such units already."""
-    size = np.sqrt(problem.design.n_samples * problem.design.n_groups * problem.design.dim)
-    x_unit = _unit(problem.design.norm / size)
-    weight_unit = _unit(float(problem.weight.max()))
-    y_unit = _unit(float(np.abs(problem.Y).max(initial=0.0))) if problem.loss.translates else 1.0
-    means_are_far = _means_are_far(problem)
-    if x_unit == y_unit == weight_unit == 1.0 and not means_are_far:
-        return None
     design, origin = problem.design, None
-    if means_are_far:
+    if _means_are_far(problem):
         assert isinstance(design, TokenDesign)
         origin = column_means(design, problem.weight)
-        X = np.subtract(design.X, origin, dtype=np.float64)
-        x_unit = _unit(float(np.abs(X).max(initial=0.0)))
-        design = TokenDesign(np.ldexp(X, _exponent(x_unit), out=X))
-    elif x_unit != 1.0:
+        design = TokenDesign(np.subtract(design.X, origin, dtype=np.float64))
+    entries = design.n_samples * design.n_groups * design.dim
+    x_unit, weight_unit = _unit(design.norm / np.sqrt(entries)), _unit(float(problem.weight.max()))
+    y_unit = _unit(float(np.abs(problem.Y).max(initial=0.0))) if problem.loss.translates else 1.0
+    if x_unit == y_unit == weight_unit == 1.0 and origin is None:
+        return None
+    if x_unit != 1.0:
         design = design.rescaled(x_unit)
     loss = problem.loss
     if isinstance(loss, Huber):
         loss = replace(loss, delta=loss.delta * y_unit)
-    given = (problem.Y + problem.shift) if problem.loss.translates else problem.Y
-    inner = type(problem)(
-        design,
-        loss,
-        problem.penalty,
-        y_unit * given,
-        weight_unit * problem.weight,
-        problem.intercept,
-    )
+    Y, weight = y_unit * (problem.Y + problem.shift), weight_unit * problem.weight
+    inner = type(problem)(design, loss, problem.penalty, Y, weight, problem.intercept)
     return Conditioned(inner, x_unit, y_unit, weight_unit, origin)
 
 
@@ -101,10 +90,6 @@ def _unit(largest: float) -> float:
     if largest == 0 or 1 / COMFORTABLE <= largest <= COMFORTABLE:
         return 1.0
     return float(2.0 ** -np.frexp(check_range(largest))[1])
-
-
-def _exponent(unit: float) -> int:
-    return int(np.frexp(unit)[1]) - 1
 
 
 def _means_are_far(problem: Problem) -> bool:

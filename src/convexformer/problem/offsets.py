@@ -260,19 +260,13 @@ class OffsetDesign(Design):
         for rows in row_slices(self.n_sequences, self.length * self.dim) if names else ():
             X = self.X[rows]
             real = np.ones(X.shape[:2], bool) if self.mask is None else self.mask[rows]
-            for j, name in enumerate(names):
-                among = separators if name == "separators" else None
-                L[rows, j] = _landmark(name, X, real if among is None else real & among[rows])
+            seen = {
+                "first": real & (real.cumsum(axis=1) == 1),
+                "last": real & (real[:, ::-1].cumsum(axis=1)[:, ::-1] == 1),
+                "mean": real,
+                "separators": real if separators is None else real & separators[rows],
+            }
+            for j, name in enumerate(names):  # the mean of what is seen; zero where that is nothing
+                total = np.where(seen[name][:, :, None], X, 0.0).sum(axis=1, dtype=np.float64)
+                L[rows, j] = total / np.maximum(1, seen[name].sum(axis=1, keepdims=True))
         return L
-
-
-def _landmark(name: str, X: NDArray[np.floating], real: Mask) -> Array:
-    """One landmark of some sequences, ``(sequences, d)``; zero where no token is real."""
-    if name in ("first", "last"):
-        ends = real if name == "first" else real[:, ::-1]
-        at = np.argmax(ends, axis=1)
-        at = at if name == "first" else real.shape[1] - 1 - at
-        each = np.arange(len(X))
-        return np.where(real[each, at, None], X[each, at], 0.0).astype(np.float64)
-    total = np.where(real[:, :, None], X, 0.0).sum(axis=1, dtype=np.float64)
-    return np.asarray(total / np.maximum(1, real.sum(axis=1, keepdims=True)))
