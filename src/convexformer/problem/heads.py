@@ -105,9 +105,17 @@ def recover_heads(
     >>> heads.groups, decay(heads) / 2  # one head, at token 1; the norm of (3, 4)
     (array([1]), 5.0)
     """
-    Z = _checked(Z, penalty)
-    w = None if weights is None else _checked_weights(weights, len(Z))
-    blocks = Z if w is None else Z * w[:, None, None]
+    if penalty not in PENALTY_NAMES:
+        raise ValueError(f"penalty must be one of {', '.join(PENALTY_NAMES)}, got {penalty!r}.")
+    Z = np.asarray(Z, dtype=np.float64)
+    if Z.ndim != 3 or not np.isfinite(Z).all():
+        raise ValueError(f"Z must have shape (groups, d, c) and be finite, got {Z.shape}.")
+    blocks, w = Z, None
+    if weights is not None:
+        w = np.asarray(weights, dtype=np.float64)
+        if w.shape != (len(Z),) or not np.all(np.isfinite(w) & (w > 0)):
+            raise ValueError(f"weights must be {len(Z)} positive finite numbers, got {weights!r}.")
+        blocks = Z * w[:, None, None]
     if penalty == "token":  # W2 = Z_k / sqrt(||Z_k||_F) and w3 = sqrt(||Z_k||_F)
         norms = safe_norm(blocks.reshape(len(Z), -1), axis=1)
         group = np.flatnonzero(norms)
@@ -258,21 +266,3 @@ def recover_sequence_heads(
     values[np.arange(len(root)), channel, target] = root
     maps = parts[sign, channel, target] / over[:, :, None]
     return SequenceHeads(maps, values, np.where(sign == 0, root, -root), channel, target)
-
-
-def _checked(Z: ArrayLike, penalty: str) -> Array:
-    if penalty not in PENALTY_NAMES:
-        raise ValueError(f"penalty must be one of {', '.join(PENALTY_NAMES)}, got {penalty!r}.")
-    array = np.asarray(Z, dtype=np.float64)
-    if array.ndim != 3:
-        raise ValueError(f"Z must have shape (groups, d, c), got {array.shape}.")
-    if not np.all(np.isfinite(array)):
-        raise ValueError("Z contains NaN or infinity: it is no solution.")
-    return array
-
-
-def _checked_weights(weights: ArrayLike, n_groups: int) -> Array:
-    w = np.asarray(weights, dtype=np.float64)
-    if w.shape != (n_groups,) or not np.all(np.isfinite(w) & (w > 0)):
-        raise ValueError(f"weights must be {n_groups} positive finite numbers, got {weights!r}.")
-    return w

@@ -10,7 +10,6 @@ softmax of a few, compiled code does what it can; the rest of this file is for a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -137,11 +136,10 @@ class EmpiricalRisk:
         known = self._compiled and S.flags.f_contiguous
         if known and _core.best_intercept(S.shape, S.T, self.Y.T, self.weight, b):
             return b
-        phi, e, size, H = self._slope(S, b)
+        phi, e, size, step = self._slope(S, b)
         for _ in range(100):
             if np.all(np.abs(e) <= BALANCED * size):
                 break
-            step = self._intercept_newton(H)(e)
             for _ in range(60):
                 trial = self._slope(S, b + step)
                 bad = (trial[0] > phi + ROUNDING * np.abs(phi)) & (abs(trial[1]) > 0.5 * abs(e))
@@ -151,7 +149,7 @@ class EmpiricalRisk:
             else:
                 break
             b = b + step
-            phi, e, size, H = trial
+            phi, e, size, step = trial
         return b
 
     def moved_intercept(self, F: Array, b: Array, change: Array) -> Array:
@@ -162,7 +160,7 @@ class EmpiricalRisk:
         bent = H * change
         if self.loss.joint:
             bent -= H * bent.sum(axis=1, keepdims=True)
-        return b - self._intercept_newton(H)(self.weighted(bent).sum(axis=0))
+        return b + self.balancing(-bent, H, rounds=1)[1]
 
     def best_constant(self) -> Array:
         """The intercept of the model without tokens, or nearly so: ``(c,)``."""
@@ -171,19 +169,11 @@ class EmpiricalRisk:
         return np.zeros(self.Y.shape[1])
 
     def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, Array]:
-        """Loss, minus its slope in the intercept, the size of the slope's terms, and curvature."""
+        """Loss, minus its slope in the intercept, the size of its terms, and a Newton step."""
         value, V, H = self.loss.expansion(S + b, self.Y)
+        _, step = self.balancing(V, H, rounds=1)
         V = self.weighted(V)
-        return self._sum(value), V.sum(axis=0), np.abs(V).sum(axis=0), H
-
-    def _intercept_newton(self, H: Array) -> Callable[[Array], Array]:
-        """Newton's step of the intercept as a function of its slope."""
-        W = self.weighted(H)
-        size = W.sum(axis=0)
-        if self.loss.joint:
-            return joint_newton(size, W.T @ H)
-        bent = np.maximum(size, 1e-10 * self.total)
-        return lambda e: e / bent
+        return self._sum(value), V.sum(axis=0), np.abs(V).sum(axis=0), step
 
     # Dual points ----------------------------------------------------------------------------------
 
@@ -215,10 +205,11 @@ class EmpiricalRisk:
             balanced = np.empty(V.shape, order="F")
             if _core.balance(V.shape, rounds, V.T, H.T, self.weight, balanced.T, step):
                 return balanced, step
-        W = self.weight[:, None] if self.loss.quadratic else self.weighted(H)
+        W, step = self.weighted(H), np.zeros(V.shape[1])
         size = W.sum(axis=0)
-        if not self.loss.joint and np.any(size <= 0):  # no curvature: all samples move alike
-            W = np.where(size <= 0, self.weight[:, None], W)
+        flat = size <= 1e-10 * self.total
+        if not self.loss.joint and flat.any():  # without curvature all samples move alike
+            W = np.where(flat, 1e-10 * self.weight[:, None], W)
             size = W.sum(axis=0)
         newton = joint_newton(size, W.T @ H) if self.loss.joint else lambda e: e / size
         for _ in range(rounds):

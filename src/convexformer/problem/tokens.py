@@ -92,15 +92,12 @@ class TokenDesign(Design):
         return np.ascontiguousarray(self.X[:, part], dtype=dtype).reshape(self.n_samples, -1)
 
     def listed(self, groups: Groups) -> Listed:
-        if self._nonzeros is None and self.float64 is None:
+        if self._nonzeros is None:
             return super().listed(groups)
         columns, width = self._columns_of(groups), self.n_groups * self.dim
         place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
         place[columns] = np.arange(len(columns))
-        if self._nonzeros is not None:
-            return Listed((self._nonzeros.size, width), (*self._nonzeros.entries, place))
-        none: NDArray[np.int32] = np.empty(0, dtype=np.int32)
-        return Listed((-1, width), (none, none, self.X, place))
+        return Listed((self._nonzeros.size, width), (*self._nonzeros.entries, place))
 
     def _columns_of(self, groups: Groups) -> Groups:
         return (self.dim * groups[:, None] + np.arange(self.dim)).ravel()
@@ -153,23 +150,12 @@ class TokenDesign(Design):
             M = product(self.float64.T, V)
         return M.reshape(self.n_groups, self.dim, -1)
 
-    # Wide tokens are multiplied where they lie, which saves copying them.
-
-    def _predict(self, Z: Array, groups: Groups) -> Array:
+    def _tiles(self, groups: Groups, columns: int) -> Iterator[tuple[slice, slice, Array]]:
         if self.float64 is None or self.dim < WIDE_TOKEN:
-            return super()._predict(Z, groups)
-        F = np.zeros((self.n_samples, Z.shape[2]))
-        for k, z in zip(groups.tolist(), Z, strict=True):
-            F += product(self.X[:, k], z)
-        return F
-
-    def _correlate(self, V: Array, groups: Groups) -> Array:
-        if self.float64 is None or self.dim < WIDE_TOKEN:
-            return super()._correlate(V, groups)
-        M = np.empty((len(groups), self.dim, V.shape[1]))
-        for j, k in enumerate(groups.tolist()):
-            M[j] = product(self.X[:, k].T, V)
-        return M
+            yield from super()._tiles(groups, columns)
+            return
+        for j, k in enumerate(groups.tolist()):  # wide tokens where they lie, without a copy
+            yield slice(None), slice(j, j + 1), np.asarray(self.X[:, k], np.float64)
 
     # Of rows that are read from afar, and stay near, both products are had in one pass.
 
