@@ -36,7 +36,6 @@ Array = NDArray[np.float64]
 
 UNIT = 2.0**-53  # largest relative error of one rounding
 VALUE_UNITS = 64.0  # of rounding, relative, in a loss or a norm that was computed at given numbers
-SMALLEST = 1e-300  # objective below which products may have left the range of float64
 
 
 class Bounded(NamedTuple):
@@ -141,8 +140,8 @@ def objective_bounds(
         careful = centred(problem.design, problem.weight)
         primal, dual = _bounds(problem, Z, b, beta, careful)
     primal, dual = min(primal, quick[0]), max(dual, quick[1])  # each of them holds
-    if primal < SMALLEST and (problem.Y.any() or Z.any()):
-        return SMALLEST, 0.0
+    if primal < 1e-300 and (problem.Y.any() or Z.any()):  # products left the range of float64
+        return 1e-300, 0.0
     return primal, dual
 
 

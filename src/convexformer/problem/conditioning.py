@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-COMFORTABLE = 1e25  # size of X, targets and weights, and one over it, that stay as given
-FAR_MEANS = 1e5  # means over typical spreads from which on columns are read less their means
-
 
 @dataclass(frozen=True)
 class Conditioned:
@@ -87,7 +84,7 @@ def conditioned(problem: Problem) -> Conditioned | None:
 
 def _unit(largest: float) -> float:
     """The power of two that brings `largest` near 1, where it is far from it."""
-    if largest == 0 or 1 / COMFORTABLE <= largest <= COMFORTABLE:
+    if largest == 0 or 1e-25 <= largest <= 1e25:
         return 1.0
     return float(2.0 ** -np.frexp(check_range(largest))[1])
 
@@ -99,7 +96,7 @@ def _means_are_far(problem: Problem) -> bool:
         return False
     some = design.some().reshape(-1, center.size)
     spread = np.ptp(some, axis=0)
-    farthest = np.abs(center).max()
-    if not spread.any() or farthest <= FAR_MEANS * spread.min():  # the median takes longer
+    farthest = 1e-5 * np.abs(center).max()  # means of 1e5 spreads are far
+    if not spread.any() or farthest <= spread.min():  # the median takes longer
         return False
-    return bool(farthest > FAR_MEANS * np.median(spread[spread > 0]))
+    return bool(farthest > np.median(spread[spread > 0]))

@@ -25,7 +25,6 @@ Groups = NDArray[np.intp]
 
 CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been written
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X
-BLOCK_WORK = 1 << 32  # multiply-adds of a product with a block: time is looked at between blocks
 TILE_ROWS = 128  # samples of a block that has some of the groups only
 TOGETHER, CORRELATED = 4, 16  # columns that compiled code multiplies X, and X', with in one pass
 WIDE_TOKEN = 8  # channels from which a token is worth a product of its own
@@ -244,8 +243,9 @@ class Design(ABC):
         p, r = len(groups) * self.dim, weights.shape[1]
         own = p if n_own is None else n_own * self.dim
         Q, q = np.zeros((r, own, p)), np.zeros((own, r))
-        # Blocks stay in cache, unless that leaves fewer samples than columns.
-        count = min(max(CACHED_BYTES // max(1, 8 * p), p), BLOCK_WORK // max(1, p * p))
+        # Blocks stay in cache, unless that leaves fewer samples than columns; between blocks, of up
+        # to 2**32 multiply-adds, time is looked at.
+        count = min(max(CACHED_BYTES // max(1, 8 * p), p), (1 << 32) // max(1, p * p))
         for rows in row_slices(self.n_samples, 1, 8 * max(16, count)):
             A, size = self.centred(rows, groups, center), 1.0
             if dtype != np.float64:  # squares must fit

@@ -23,7 +23,6 @@ from .softmax_hessian import joint_newton
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-14  # relative
-BALANCED = 1e-9  # part of a slope's terms that counts as zero: the loss is off by its square
 
 
 class Settled(NamedTuple):
@@ -138,7 +137,7 @@ class EmpiricalRisk:
             return b
         phi, e, size, step = self._slope(S, b)
         for _ in range(100):
-            if np.all(np.abs(e) <= BALANCED * size):
+            if np.all(np.abs(e) <= 1e-9 * size):  # the loss is off by the square of that
                 break
             for _ in range(60):
                 trial = self._slope(S, b + step)

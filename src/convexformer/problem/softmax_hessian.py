@@ -8,9 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import Array, Design, Groups, row_slices
-
-ROWS_BYTES = 1 << 21  # of a block of samples, to stay in cache
+from .designs import CACHED_BYTES, Array, Design, Groups, row_slices
 
 
 def softmax_quadratic(
@@ -57,7 +55,7 @@ def softmax_quadratic(
     Q, blocks = np.zeros((size, size)), [np.zeros((len(own), len(own))) for own in columns]
     others = P @ (1.0 - np.eye(c))  # 1 - p, which a subtraction would lose near 1
     root, unit = np.sqrt(weight)[:, None], 0.0
-    for rows in row_slices(design.n_samples, len(groups) * d + size, ROWS_BYTES):
+    for rows in row_slices(design.n_samples, len(groups) * d + size, 2 * CACHED_BYTES):
         A = design.centred(rows, groups, center)
         if dtype != np.float64:  # squares must fit
             unit = unit or float(np.max(np.abs(A), initial=0.0)) or 1.0

@@ -13,14 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .designs import TOGETHER, WIDE_TOKEN, Array, Design, Groups, Listed, product, row_slices
+from .designs import (
+    CACHED_BYTES,
+    TOGETHER,
+    WIDE_TOKEN,
+    Array,
+    Design,
+    Groups,
+    Listed,
+    product,
+    row_slices,
+)
 from .lazy import lazy
 
-NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
-FAR_BYTES, NARROW = 1 << 22, 8192  # of X, beyond a core's own cache; columns of a row within it
+FAR_BYTES = 1 << 22  # of X, beyond a core's own cache
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
 FEW_NONZEROS = 0.1  # of all entries: up to so many are worth listing
-MOST_LISTED = 1 << 27  # entries that a list has room for, 1.6 GB
 
 
 class TokenDesign(Design):
@@ -132,7 +140,8 @@ class TokenDesign(Design):
             return True
         if self.float64 is None:
             return len(groups) == self.n_groups
-        return 3 * len(groups) >= self.n_groups or self.nbytes <= NEAR_BYTES
+        # A small X takes less time to multiply with than to choose from.
+        return 3 * len(groups) >= self.n_groups or 2 * self.nbytes <= CACHED_BYTES
 
     def _predict_all(self, Z: Array) -> Array:
         if self._listed is not None:
@@ -160,8 +169,8 @@ class TokenDesign(Design):
     # Of rows that are read from afar, and stay near, both products are had in one pass.
 
     def follows(self, n_outputs: int) -> bool:
-        far = self.nbytes >= FAR_BYTES and self.n_groups * self.dim <= NARROW
-        return far and n_outputs <= TOGETHER and self.float64 is not None and not self.is_sparse
+        plain = self.float64 is not None and not self.is_sparse
+        return plain and n_outputs <= TOGETHER and self.nbytes >= FAR_BYTES
 
     def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
         Z, target, weight = (np.ascontiguousarray(part) for part in (Z, target, weight))
@@ -237,7 +246,7 @@ class Nonzeros:
     @classmethod
     def of(cls, blocks: Iterable[tuple[slice, Array]], rows: int, columns: int) -> Nonzeros | None:
         """Of blocks of rows of X; None where there are too many entries."""
-        room, count = min(int(FEW_NONZEROS * rows * columns) + 1, MOST_LISTED), 0
+        room, count = min(int(FEW_NONZEROS * rows * columns) + 1, 1 << 27), 0  # at most 1.6 GB
         start: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
         column: NDArray[np.int32] = np.empty(room + 3, dtype=np.int32)  # 3 are written beyond
         value = np.empty(room + 3)
