@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import Array, Design, Groups, row_slices
+from .designs import Array, Design, Groups
 from .tokens import TokenDesign
 
 LANDMARKS = ("first", "last", "mean", "separators")
@@ -140,10 +139,10 @@ class OffsetDesign(Design):
         mask: Mask | None = None,
         separators: Mask | None = None,
     ) -> None:
-        TokenDesign(X, mask)  # the same storage, and the same words about any other
-        self.X, self.offsets, self.nbytes = X, offsets, X.nbytes
+        self.tokens = TokenDesign(X, mask)
+        self.X, self.mask, self.nbytes = X, mask, X.nbytes
+        self.offsets, self.separators = offsets, separators
         self.n_sequences, self.length, self.dim = X.shape
-        self.mask = mask
         self.positions = np.flatnonzero(np.ones(X.shape[:2], bool) if mask is None else mask)
         self.n_samples, self.n_groups = len(self.positions), len(offsets)
         self._window = np.array(offsets.window)
@@ -154,10 +153,8 @@ class OffsetDesign(Design):
         return self.positions // self.length
 
     def rescaled(self, unit: float) -> OffsetDesign:
-        other = copy(self)
-        other.X, other.landmarks = np.asarray(self.X, np.float64) * unit, self.landmarks * unit
-        other.__dict__.pop("norm", None)
-        return other
+        X = np.asarray(self.X, np.float64) * unit
+        return OffsetDesign(X, self.offsets, self.mask, self.separators)
 
     def gather(self, rows: slice, groups: Groups) -> Array:
         at = self.positions[rows]
@@ -187,8 +184,8 @@ class OffsetDesign(Design):
         c = Z.shape[2]
         W = Z[near].transpose(1, 0, 2).reshape(self.dim, -1)  # (d, near * c)
         F = np.zeros((self.n_sequences, self.length, c))
-        for rows, A in self._blocks(W.shape[1]) if len(near) else ():
-            S = (A @ W).reshape(-1, self.length, len(near), c)
+        for rows, A in self.tokens.columns(extra=self.length * W.shape[1]) if len(near) else ():
+            S = (A.reshape(-1, self.dim) @ W).reshape(-1, self.length, len(near), c)
             for j, source, target in self._shifts(groups[near]):
                 F[rows, target] += S[:, source, j]
         if len(far):
@@ -203,11 +200,11 @@ class OffsetDesign(Design):
         spread[self.positions] = V
         V = spread.reshape(self.n_sequences, self.length, c)
         P = np.zeros((self.dim, len(near) * c))
-        for rows, A in self._blocks(P.shape[1]) if len(near) else ():
-            U = np.zeros((rows.stop - rows.start, self.length, len(near), c))
+        for rows, A in self.tokens.columns(extra=self.length * P.shape[1]) if len(near) else ():
+            U = np.zeros((len(A), self.length, len(near), c))
             for j, source, target in self._shifts(groups[near]):
                 U[:, source, j] = V[rows, target]
-            P += A.T @ U.reshape(len(A), -1)
+            P += A.reshape(-1, self.dim).T @ U.reshape(-1, P.shape[1])
         M = np.empty((len(groups), self.dim, c))
         M[near] = P.reshape(self.dim, len(near), c).transpose(1, 0, 2)
         if len(far):
@@ -221,17 +218,6 @@ class OffsetDesign(Design):
 
     def _far(self, groups: Groups) -> Array:
         return self.landmarks[:, groups - len(self._window)]
-
-    def _blocks(self, extra: int) -> Iterator[tuple[slice, Array]]:
-        """All positions by sequences, ``(sequences, (positions, d))``, zero at padding.
-
-        To be read only. Small enough for `extra` numbers more per position.
-        """
-        for rows in row_slices(self.n_sequences, self.length * (self.dim + extra)):
-            A = self.X[rows]
-            if self.mask is not None:
-                A = np.where(self.mask[rows, :, None], A, 0.0)
-            yield rows, np.asarray(A, dtype=np.float64).reshape(-1, self.dim)
 
     def _shifts(self, groups: Groups) -> Iterator[tuple[int, slice, slice]]:
         """Of every offset: the positions that are read, and those that read them."""
@@ -257,9 +243,8 @@ class OffsetDesign(Design):
                 f"{separators.shape}."
             )
         L = np.zeros((self.n_sequences, len(names), self.dim))
-        for rows in row_slices(self.n_sequences, self.length * self.dim) if names else ():
-            X = self.X[rows]
-            real = np.ones(X.shape[:2], bool) if self.mask is None else self.mask[rows]
+        for rows, A in self.tokens.columns() if names else ():
+            real = np.ones((len(A), self.length), bool) if self.mask is None else self.mask[rows]
             seen = {
                 "first": real & (real.cumsum(axis=1) == 1),
                 "last": real & (real[:, ::-1].cumsum(axis=1)[:, ::-1] == 1),
@@ -267,6 +252,6 @@ class OffsetDesign(Design):
                 "separators": real if separators is None else real & separators[rows],
             }
             for j, name in enumerate(names):  # the mean of what is seen; zero where that is nothing
-                total = np.where(seen[name][:, :, None], X, 0.0).sum(axis=1, dtype=np.float64)
-                L[rows, j] = total / np.maximum(1, seen[name].sum(axis=1, keepdims=True))
+                among = seen[name] / np.maximum(1, seen[name].sum(axis=1, keepdims=True))
+                L[rows, j] = np.einsum("in,ind->id", among, A.reshape(len(A), -1, self.dim))
         return L
