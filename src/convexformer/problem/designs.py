@@ -109,9 +109,17 @@ class Design(ABC):
 
     # Columns ------------------------------------------------------------------------------------
 
+    def read(self, rows: slice, groups: Groups, dtype: type = np.float64) -> NDArray:
+        """Columns of `groups`, ``(rows, groups * d)``, to be read only: a view where possible."""
+        return self.gather(rows, groups).astype(dtype, copy=False)
+
+    def whole(self, groups: Groups, dtype: type) -> NDArray:
+        """Columns of a few groups for all samples, to be read only."""
+        return self.read(slice(0, self.n_samples), groups, dtype)
+
     def some(self) -> Array:
         """Columns of a few samples, to be read only, by which the size of numbers is judged."""
-        return self.gather(slice(0, 8), np.arange(self.n_groups))
+        return self.read(slice(0, 8), np.arange(self.n_groups))
 
     def columns(
         self, groups: Groups | None = None, extra: int = 0
@@ -124,20 +132,13 @@ class Design(ABC):
         groups = np.arange(self.n_groups) if groups is None else groups
         width, size = len(groups) * self.dim + extra, BLOCK_BYTES // 8 if few else BLOCK_BYTES
         for rows in row_slices(self.n_samples, width, size):
-            yield rows, self.gather(rows, groups)
+            yield rows, self.read(rows, groups)
 
     def centred(self, rows: slice, groups: Groups, center: Array | None) -> Array:
         """Columns of `groups` less their `center`, if any, as a fresh array."""
         A = self.gather(rows, groups)
         if center is not None:
             A -= center[groups].reshape(-1)
-        return A
-
-    def whole(self, groups: Groups, dtype: type) -> NDArray:
-        """Columns of a few groups for all samples, ``(N, groups * d)``, to be read only."""
-        A: NDArray = np.empty((self.n_samples, len(groups) * self.dim), dtype)
-        for rows, part in self.columns(groups):
-            A[rows] = part
         return A
 
     def listed(self, groups: Groups) -> Listed:

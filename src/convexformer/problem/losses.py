@@ -24,9 +24,6 @@ from .. import _core
 
 Array = NDArray[np.float64]
 
-_ONE = np.ones(1)
-_ONE.flags.writeable = False
-
 TERM_UNITS = 16.0  # of 2**-53: rounding of a few operations and elementary functions, relative
 ENTROPY_UNITS = 400.0  # of 2**-53: the same in an entropy, relative to its argument
 
@@ -128,7 +125,7 @@ class Squared(Loss):
         R = Y - F
         value = R * R
         value *= 0.5
-        return value, R, np.ndarray(F.shape, buffer=_ONE, strides=(0,) * F.ndim)  # one number
+        return value, R, np.ones(F.shape)
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         return V * (Y - 0.5 * V)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -206,7 +205,7 @@ class Problem:
         M = self.design.correlate(np.concatenate([share, V], axis=1))
         self.center, own = np.ascontiguousarray(M[:, :, 0]), np.ascontiguousarray(M[:, :, 1:])
         own = _last_follows(own) if joint else own
-        self.__dict__["null"] = replace(null, given_V=null.V, given_M=own)
+        self.__dict__["null"] = Point(self, null.Z, null.S, null.b, null.F, null.loss, null.V, own)
 
     # Duality --------------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from .designs import (
     Groups,
     Listed,
     product,
-    row_slices,
 )
 from .lazy import lazy
 
@@ -76,28 +75,15 @@ class TokenDesign(Design):
             A = np.where(self.mask[rows][:, part, None], A, 0.0)
         return np.ascontiguousarray(A, dtype=np.float64).reshape(len(A), -1)
 
+    def read(self, rows: slice, groups: Groups, dtype: type = np.float64) -> NDArray:
+        part, d = _span(groups), self.dim
+        stored: NDArray | None = self.float64 if dtype is np.float64 else self.float32
+        if stored is None or not isinstance(part, slice):
+            return super().read(rows, groups, dtype)
+        return stored[rows, part.start * d : part.stop * d]
+
     def some(self) -> Array:
         return super().some() if self.float64 is None else self.float64[:8]
-
-    def columns(
-        self, groups: Groups | None = None, extra: int = 0
-    ) -> Iterator[tuple[slice, Array]]:
-        part = slice(0, self.n_groups) if groups is None else _span(groups)
-        if self.float64 is None or not isinstance(part, slice):
-            yield from super().columns(groups, extra)
-            return
-        own = slice(part.start * self.dim, part.stop * self.dim)
-        for rows in row_slices(self.n_samples, own.stop - own.start + extra):
-            yield rows, self.float64[rows, own]
-
-    def whole(self, groups: Groups, dtype: type) -> NDArray:
-        if self.mask is not None:
-            return super().whole(groups, dtype)
-        part, d = _span(groups), self.dim
-        stored = self.float64 if dtype is np.float64 else self.float32
-        if stored is not None and isinstance(part, slice):
-            return stored[:, part.start * d : part.stop * d]
-        return np.ascontiguousarray(self.X[:, part], dtype=dtype).reshape(self.n_samples, -1)
 
     def listed(self, groups: Groups) -> Listed:
         if self._nonzeros is None:
@@ -202,7 +188,7 @@ class TokenDesign(Design):
         found = None
         if self._nonzeros is not None:
             found = self._nonzeros.gram(self._columns_of(groups), weights, center)
-        elif p and self.halves_gram(p) and weights.shape[1] == 1 and (weights >= 0).all():
+        elif p and self.halves_gram(p) and weights.shape[1] == 1 and weights.min() >= 0:
             found = self._gram_in_place(groups, own, weights, center, dtype)
         if found is None:
             return super().gram(groups, weights, center, dtype, n_own)
