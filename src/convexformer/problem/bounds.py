@@ -255,7 +255,8 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
     size = size.max(keepdims=True) if joint else size
     # Sums of multiples of 2**-52 times the sum of their sizes are exact.
     grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - 51)
-    V = np.trunc(np.clip(V, low, high) / grid) * grid
+    rounded = np.rint if problem.loss.quadratic else np.trunc  # which is within bounds
+    V = rounded(np.clip(V, low, high) / grid) * grid
     if joint:  # each sample's own class gets what its other classes leave
         others = np.where(Y > 0, 0.0, V)
         V = np.where(Y > 0, -others.sum(axis=1, keepdims=True), others)
