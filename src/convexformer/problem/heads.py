@@ -102,7 +102,7 @@ def recover_heads(
     >>> Z = np.zeros((3, 2, 1))
     >>> Z[1, :, 0] = [3.0, 4.0]
     >>> heads = recover_heads(Z, "token-output")
-    >>> heads.groups, decay(heads) / 2  # one head, at token 1; the norm of (3, 4)
+    >>> heads.groups, round(decay(heads) / 2, 9)  # one head, at token 1; the norm of (3, 4)
     (array([1]), 5.0)
     """
     if penalty not in PENALTY_NAMES:

@@ -135,10 +135,11 @@ class EmpiricalRisk:
         known = self._compiled and S.flags.f_contiguous
         if known and _core.best_intercept(S.shape, S.T, self.Y.T, self.weight, b):
             return b
-        phi, e, size, step = self._slope(S, b)
+        phi, e, size, parts = self._slope(S, b)
         for _ in range(100):
             if np.all(np.abs(e) <= 1e-9 * size):  # the loss is off by the square of that
                 break
+            step = self.balancing(*parts, rounds=1)[1]
             for _ in range(60):
                 trial = self._slope(S, b + step)
                 bad = (trial[0] > phi + ROUNDING * np.abs(phi)) & (abs(trial[1]) > 0.5 * abs(e))
@@ -148,7 +149,7 @@ class EmpiricalRisk:
             else:
                 break
             b = b + step
-            phi, e, size, step = trial
+            phi, e, size, parts = trial
         return b
 
     def moved_intercept(self, F: Array, b: Array, change: Array) -> Array:
@@ -167,12 +168,14 @@ class EmpiricalRisk:
             return self.loss.constant(self.Y, self.weight)
         return np.zeros(self.Y.shape[1])
 
-    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, Array]:
-        """Loss, minus its slope in the intercept, the size of its terms, and a Newton step."""
+    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, tuple[Array, Array]]:
+        """Loss, minus its slope in the intercept, the size of its terms; dual point and curvature.
+
+        The last two are entry by entry, without weights.
+        """
         value, V, H = self.loss.expansion(S + b, self.Y)
-        _, step = self.balancing(V, H, rounds=1)
-        V = self.weighted(V)
-        return self._sum(value), V.sum(axis=0), np.abs(V).sum(axis=0), step
+        weighted = self.weighted(V)
+        return self._sum(value), weighted.sum(axis=0), np.abs(weighted).sum(axis=0), (V, H)
 
     # Dual points ----------------------------------------------------------------------------------
 
