@@ -14,13 +14,14 @@ from convexformer.problem import Problem, TokenDesign
 class CountingDesign(TokenDesign):
     """Tokens whose products are counted; a product with half of the groups is half a pass.
 
-    What reads X by rows is counted in `gather`; nothing gets hold of X itself. Attribute `stage`
-    says to which part of a fit passes are put down, and `passes` has their number by stage.
+    What reads X by rows is counted in `gather`, as `predict` does; nothing gets hold of X itself.
+    Attribute `stage` says to which part of a fit passes are put down, and `passes` has their number
+    by stage.
     """
 
     def __init__(self, X: np.ndarray, mask: np.ndarray | None = None) -> None:
         super().__init__(X, mask)
-        self._is_plain = False  # else compiled code reads X without being seen
+        self.float64 = None  # else compiled code reads X without being seen
         self.stage, self.passes, self.inside = "problem", defaultdict[str, float](float), 0
 
     def _count(self, share: float, read: Callable[[], Any]) -> Any:
@@ -37,9 +38,6 @@ class CountingDesign(TokenDesign):
         if groups[0] is None:
             return 1.0
         return sum(len(some) for some in groups) / self.n_groups
-
-    def predict(self, Z, groups=None):
-        return self._count(self._of(groups), lambda: TokenDesign.predict(self, Z, groups))
 
     def correlate(self, V, groups=None):
         return self._count(self._of(groups), lambda: TokenDesign.correlate(self, V, groups))
@@ -76,10 +74,6 @@ class CountingDesign(TokenDesign):
     def gather(self, rows, groups):
         read = self._rows(rows) * self._of(groups)
         return self._count(read, lambda: TokenDesign.gather(self, rows, groups))
-
-    def blocks(self):
-        for rows, A in TokenDesign.blocks(self):
-            yield self._count(self._rows(rows), lambda: (rows, A))  # noqa: B023
 
     def _rows(self, rows: slice) -> float:
         """Part of all samples."""

@@ -162,7 +162,7 @@ def small_problems(
     width = design.n_groups * design.dim + Y.shape[1]
     total = np.zeros((len(classes), width))
     grams = np.zeros((len(classes), width, width))
-    for rows, A in design.blocks():
+    for rows, A in design.columns():
         block = np.concatenate([A, Y[rows]], axis=1)
         for g, belongs in enumerate(classes):
             mine = block[belongs[rows]]

@@ -6,9 +6,8 @@ from tests.generated import small
 
 from convexformer import _core
 from convexformer._core import _numpy
-from convexformer.problem import intercepts
 
-KERNELS = ("best_intercept", "loss_point", "balance", "confine")
+KERNELS = ("best_intercept", "loss_point", "balance")
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -20,9 +19,8 @@ def in_numpy(monkeypatch, really=True):
 
 
 def at(problem, S, b):
-    """The compiled point, or None."""
-    risk = problem.risk
-    return intercepts.point(risk.loss, S, risk.Y, risk.weight, b, risk.intercept)
+    """The compiled point, or None, and whether its intercept is the best."""
+    return problem.risk._settle_compiled(S, b)
 
 
 def some_scores(problem, scale=1.0):
@@ -36,7 +34,7 @@ def test_compiled_intercepts_are_numpys(name, c, weighted, scale, monkeypatch):
     problem = small(name, c=c, weighted=weighted).problem()
     S = np.asfortranarray(some_scores(problem, scale))
     start = np.linspace(-1.0, 1.0, c) - (0.5 if c == 1 else 0.0)
-    assert intercepts.suit(problem.loss, S, problem.Y)
+    assert problem.risk._compiled
     found = []
     for compiled in (True, False):
         in_numpy(monkeypatch, not compiled)
@@ -59,11 +57,11 @@ def test_a_compiled_point_is_numpys(name, c, weighted, intercept, monkeypatch):
     off = np.linspace(0.1, -0.2, c) if intercept else np.zeros(c)
     best = problem.risk.best_intercept(S, np.zeros(c))
     for b, settled in ((best, True), (best + off, not intercept)):
-        found = at(problem, S, b)
-        assert found.settled == settled
+        found, is_best = at(problem, S, b)
+        assert is_best == settled
         F, V = found.F, found.V
         in_numpy(monkeypatch)
-        assert at(problem, S, b) is None
+        assert at(problem, S, b)[0] is None
         assert found.loss == pytest.approx(problem.risk.value(S + b), rel=1e-13)
         np.testing.assert_array_equal(F, S + b)
         np.testing.assert_allclose(V, problem.risk.dual_point(S + b), rtol=1e-9, atol=1e-12)
@@ -87,7 +85,7 @@ def test_a_settled_point_has_its_dual_point(monkeypatch):
 def test_scores_beyond_all_bounds_are_left_to_numpy():
     problem = small("logistic").problem()
     for S in (np.full_like(problem.Y, 1e6), np.full_like(problem.Y, np.nan)):
-        assert at(problem, S, np.zeros(1)) is None
+        assert at(problem, S, np.zeros(1))[0] is None
 
 
 @pytest.mark.parametrize(("name", "c"), [("logistic", 1), ("softmax", 3)])
@@ -95,7 +93,6 @@ def test_what_is_beyond_bounds_is_drawn_inside(name, c):
     problem = small(name, c=c, weighted=True).problem()
     V = np.asfortranarray(3.0 * some_scores(problem))
     V -= V.mean(axis=1, keepdims=True) if c > 1 else 0.0
-    assert intercepts.confined(problem.loss, V, problem.Y, problem.weight) is None
     lower, upper = problem.risk.bounds
     inside = problem.risk._inside(V)
     assert np.all((inside >= lower - 1e-15) & (inside <= upper + 1e-15))

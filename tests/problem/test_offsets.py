@@ -94,7 +94,7 @@ def agree(design, dense, groups):
     close(design.kernel(groups, eta, center), dense.kernel(groups, eta, center))
     close(design.contributions(groups, G, center), dense.contributions(groups, G, center))
     close(
-        np.concatenate([A for _, A in design.blocks()]),
+        np.concatenate([A for _, A in design.columns()]),
         dense.gather(slice(0, dense.n_samples), everything),
     )
 

@@ -28,10 +28,10 @@ def far(monkeypatch):
 def test_scores_and_dual_points_are_those_of_two_passes(core, monkeypatch, weighted, intercept, c):
     Z = np.random.default_rng(1).normal(size=(6, 5, c))
     plain = made(weighted, intercept, c)
-    assert not plain._follows
+    assert not plain.follows
     monkeypatch.setattr(tokens, "FAR_BYTES", 0)
     far = made(weighted, intercept, c)
-    assert far._follows
+    assert far.follows
     np.testing.assert_allclose(far.scores(Z), plain.scores(Z), atol=1e-11)
     assert far.beta_max == pytest.approx(plain.beta_max, rel=1e-12)
     beta, b = 0.1 * plain.beta_max, np.full(c, 0.3)
@@ -43,17 +43,12 @@ def test_scores_and_dual_points_are_those_of_two_passes(core, monkeypatch, weigh
         np.testing.assert_allclose(*(getattr(point, name) for point in best), atol=1e-9)
 
 
-def test_wide_rows_are_followed_from_farther_away(monkeypatch):
-    design = made().design
-    for narrow, farther, wide, expected in (
-        (30, 1 << 40, 0, True), (29, 1 << 40, 30, False), (29, 0, 30, True), (29, 0, 29, False)
-    ):  # fmt: skip
-        monkeypatch.setattr(tokens, "FAR_BYTES", 0)
-        monkeypatch.setattr(tokens, "NARROW", narrow)
-        monkeypatch.setattr(tokens, "FARTHER_BYTES", farther)
-        monkeypatch.setattr(tokens, "WIDE", wide)
-        assert TokenDesign(design.X).follows(4) is expected
-        assert not TokenDesign(design.X).follows(5)
+def test_rows_are_followed_from_afar(monkeypatch):
+    X = made().design.X
+    for far in (0, 1 << 40):
+        monkeypatch.setattr(tokens, "FAR_BYTES", far)
+        assert TokenDesign(X).follows(4) is (far == 0)
+        assert not TokenDesign(X).follows(5)
 
 
 @pytest.mark.usefixtures("far")
@@ -85,7 +80,7 @@ def test_the_optimum_is_found_and_copies_keep_their_own():
     others = problem.outputs([0]), problem._with_targets(-problem.Y, -problem.shift)
     assert np.abs(others[0].at(Z).V - others[1].at(Z).V).max() > 1.0
     for other, point in ((o, p) for o in others for p in (o.at(Z), dual_at(o, o.scores(Z)))):
-        assert point.V is not None and other._follows
+        assert point.V is not None and other.follows
         np.testing.assert_allclose(point.M, problem.design.correlate(point.V), atol=1e-9)
 
 
@@ -108,17 +103,11 @@ def test_without_an_intercept_a_constant_matters():
 
 
 @pytest.mark.parametrize("rows", [1, 6, 259, 515])
-def test_any_number_of_rows_and_one_more_column(core, rows):
+def test_any_number_of_rows(core, rows):
     rng = np.random.default_rng(rows)
     design = TokenDesign(rng.normal(size=(rows, 3, 7)))
-    Z, weight = rng.normal(size=(3, 7, 1)), rng.uniform(0, 2, rows)
-    target, other = rng.normal(size=(2, rows, 1))
-    found = TokenDesign.follow(design, Z, target, weight, other)
-    for part, expected in zip(found, Design.follow(design, Z, target, weight, other), strict=True):
-        np.testing.assert_allclose(part, expected, atol=1e-11)
-    for part, both in zip(TokenDesign.follow(design, Z, target, weight), found, strict=True):
-        np.testing.assert_array_equal(part[..., 0], both[..., 0])
-    for c in (2, 3, 4):
+    weight = rng.uniform(0, 2, rows)
+    for c in (1, 2, 3, 4):
         given = rng.normal(size=(3, 7, c)), rng.normal(size=(rows, c)), weight
         found, expected = (kind.follow(design, *given) for kind in (TokenDesign, Design))
         for part, other in zip(found, expected, strict=True):
@@ -141,24 +130,19 @@ def test_gram_matrices_are_those_of_gathered_columns(core, N, n, d, new, old, we
     rng = np.random.default_rng(0)
     design = TokenDesign(1e3 * (rng.normal(size=(N, n, d)) + 1.0))
     new, old = np.array(new), np.array(old, dtype=np.intp)
-    weight, center, target = np.ones(N), None, rng.normal(size=N)
+    weight, center = np.ones(N), None
     if weighted:
         weight, center = rng.uniform(0, 2, N), design.means(np.ones(N))
     off = N * 1e6 * (1e-14 if dtype is np.float64 else 2e-6)
-    given = weight, center
-    for part, expected in zip(
-        (
-            *design.cross_gram(old, new, *given, dtype),
-            *design.normal_equations(new, *given, target, dtype),
-        ),
-        (
-            *Design.cross_gram(design, old, new, *given, np.float64),
-            *Design.normal_equations(design, new, *given, target, np.float64),
-        ),
-        strict=True,
-    ):
+    both = np.concatenate([new, old])
+    found = design.gram(both, weight[:, None], center, dtype, len(new))
+    exact = Design.gram(design, both, weight[:, None], center, np.float64, len(new))
+    for part, expected in zip(found, exact, strict=True):
         assert part.shape == expected.shape
         np.testing.assert_allclose(part, expected, atol=off)
+    inner, across = design.cross_gram(old, new, weight, center, dtype)
+    np.testing.assert_array_equal(inner, found[0][0][:, : inner.shape[1]])
+    np.testing.assert_array_equal(across.T, found[0][0][:, inner.shape[1] :])
 
 
 def test_half_of_a_gram_matrix_of_few_plain_columns_is_formed():

@@ -130,7 +130,7 @@ def test_products_are_counted_once_however_they_are_formed():
         (lambda: design.kernel(groups, np.ones(2), None), 0.5),
         (lambda: list(design.columns(groups)), 0.5),
         (lambda: design.gather(slice(0, 30), groups), 0.05),
-        (lambda: list(design.blocks()), 1.0),
+        (lambda: list(design.columns()), 1.0),
         (lambda: design.whole(groups, np.float64), 0.5),
         (lambda: design.norm, 1.0),
         (lambda: design.norm, 1.0),

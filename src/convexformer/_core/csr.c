@@ -1,4 +1,4 @@
-/* Rows that are mostly zero by their entries, compiled: what nonzeros.py asks for. */
+/* Rows that are mostly zero by their entries, compiled: what problem/tokens.py asks for. */
 
 #include "common.h"
 #include <stdint.h>

@@ -19,14 +19,14 @@ its column means and errors bounded entry by entry: three passes, accurate for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import fsum, inf, nan
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import FEW_BYTES, Design, row_slices
+from .designs import Design
 from .norms import safe_norm
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ Array = NDArray[np.float64]
 
 UNIT = 2.0**-53  # largest relative error of one rounding
 VALUE_UNITS = 64.0  # of rounding, relative, in a loss or a norm that was computed at given numbers
-SVD_UNITS = 64.0  # of rounding per row and column, in singular values relative to the largest
-SAME_DUAL_POINT = 4 * UNIT  # relative distance, per sample, within which correlations are shared
-SMALLEST = 1e-300  # objective below which products may have left the range of float64
-GRID_BITS = 52  # a sum of multiples of 2**-52 times the sum of their sizes is exact
 
 
 class Bounded(NamedTuple):
@@ -49,41 +45,24 @@ class Bounded(NamedTuple):
     error: Array  # entrywise; broadcasts to `value`
 
 
-class Products(Protocol):
-    """How scores and correlations are formed; columns of X are read less `origin`."""
-
-    origin: Array | None  # (n_groups, d)
-
-    def scores(self, Z: Array, constant: Array) -> Bounded: ...
-
-    def correlate(self, V: Array) -> Bounded: ...
-
-    def dot(self, A: Array, B: Array) -> Bounded: ...
-
-    def total(self, weight: Array, values: Array) -> Bounded: ...
-
-
 class PlainProducts:
     """X as it is; errors are bounded by its norm."""
 
-    origin: Array | None = None
+    origin: Array | None = None  # (n_groups, d), taken from the columns of X
+    exact = False  # whether sums over samples are
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.design, self.norm = problem, problem.design, problem.design.norm
         self._known: tuple[Array, Array] | None = None  # a dual point and its correlations
 
     def scores(self, Z: Array, constant: Array) -> Bounded:
-        groups = np.flatnonzero(Z.any(axis=(1, 2)))
-        used = Z[groups]
-        if self.problem.loss.quadratic and self.design.follows(
-            Z.shape[2]
-        ):  # one pass gives scores, residuals and their correlations
+        if self.problem.follows:  # one pass gives scores, residuals and their correlations
             target = self.problem.Y - constant
             S, V, M = self.design.follow(Z, target, self.problem.weight)
             self._known = V, M
         else:
-            everything = len(groups) == len(Z)
-            S = self.design.predict(Z) if everything else self.design.predict(used, groups)
+            S = self.design.predict(Z)
+        used = Z[Z.any(axis=(1, 2))]
         size = self.norm * safe_norm(used.reshape(-1, Z.shape[2]), axis=0)
         return Bounded(S, gamma(used[:, :, 0].size + 4) * size)
 
@@ -93,43 +72,34 @@ class PlainProducts:
         if self._known is not None:
             near, M = self._known
             off = (1 + 4 * UNIT) * safe_norm(V - near, axis=0)
-            if (off <= SAME_DUAL_POINT * len(V) * size).all():
+            if (off <= 4 * UNIT * len(V) * size).all():  # the same but for rounding
                 return Bounded(M, self.norm * (2 * error + off))
         return Bounded(self.design.correlate(V), self.norm * error)
 
-    def dot(self, A: Array, B: Array) -> Bounded:
-        products = A * B
-        return Bounded(products.sum(axis=0), gamma(len(A) + 1) * np.abs(products).sum(axis=0))
-
-    def total(self, weight: Array, values: Array) -> Bounded:
-        return Bounded(weight @ values, gamma(len(weight) + 1) * (weight @ np.abs(values)))
-
 
 class CentredProducts:
-    """X less its column means; errors are bounded entry by entry, other sums are exact."""
+    """X less its column means; errors are bounded entry by entry, sums over samples are exact."""
+
+    exact = True
 
     def __init__(self, design: Design, weight: Array) -> None:
-        self.design, self.groups = design, np.arange(design.n_groups)
-        self._rows = list(_row_blocks(design))
+        self.design = design
         self.origin: Array | None = column_means(design, weight)
         self._means = self.origin.ravel()
-
-    def _block(self, rows: slice) -> Array:
-        return self.design.gather(rows, self.groups) - self._means
 
     def scores(self, Z: Array, constant: Array) -> Bounded:
         flat = Z.reshape(-1, Z.shape[2])
         value, size = np.empty((2, self.design.n_samples, Z.shape[2]))
-        for rows in self._rows:
-            D = self._block(rows)
+        for rows, A in self.design.columns():
+            D = A - self._means
             value[rows] = D @ flat
             size[rows] = np.abs(D) @ np.abs(flat)
         return Bounded(value, gamma(int(np.count_nonzero(flat.any(axis=1))) + 4) * size)
 
     def correlate(self, V: Array) -> Bounded:
         value, size = np.zeros((2, len(self._means), V.shape[1]))
-        for rows in self._rows:
-            D = self._block(rows)
+        for rows, A in self.design.columns():
+            D = A - self._means
             value += D.T @ V[rows]
             size += np.abs(D).T @ np.abs(V[rows])
         lift = self._means[:, None] * V.sum(axis=0)  # sums of dual points are exact
@@ -137,27 +107,18 @@ class CentredProducts:
         shape = (self.design.n_groups, self.design.dim, V.shape[1])
         return Bounded((value + lift).reshape(shape), error.reshape(shape))
 
-    def dot(self, A: Array, B: Array) -> Bounded:
-        value = np.array([exact_dot(a, b) for a, b in zip(A.T, B.T, strict=True)])
-        return Bounded(value, 2 * UNIT * np.abs(value))
 
-    def total(self, weight: Array, values: Array) -> Bounded:
-        return self.dot(np.broadcast_to(weight[:, None], values.shape), values)
+Products = PlainProducts | CentredProducts
 
 
 def column_means(design: Design, weight: Array) -> Array:
     """Weighted means of columns, accurate also where they are far above spreads: (n_groups, d)."""
-    groups, first = np.arange(design.n_groups), int(np.argmax(weight > 0))
+    first = int(np.argmax(weight > 0))
     # relative to one sample: a column that is constant is exactly zero less its mean
-    start = design.gather(slice(first, first + 1), groups)[0]
-    share, mean = weight / weight.sum(), np.zeros_like(start)
-    for rows in _row_blocks(design):
-        mean += share[rows] @ (design.gather(rows, groups) - start)
-    return (start + mean).reshape(design.n_groups, design.dim)
-
-
-def _row_blocks(design: Design) -> Iterator[slice]:
-    return row_slices(design.n_samples, design.n_groups * design.dim, FEW_BYTES)
+    start = design.gather(slice(first, first + 1), np.arange(design.n_groups))[0]
+    share = weight / weight.sum()
+    mean = sum(share[rows] @ (A - start) for rows, A in design.columns())
+    return np.asarray(start + mean).reshape(design.n_groups, design.dim)
 
 
 def objective_bounds(
@@ -179,8 +140,8 @@ def objective_bounds(
         careful = centred(problem.design, problem.weight)
         primal, dual = _bounds(problem, Z, b, beta, careful)
     primal, dual = min(primal, quick[0]), max(dual, quick[1])  # each of them holds
-    if primal < SMALLEST and (problem.Y.any() or Z.any()):
-        return SMALLEST, 0.0
+    if primal < 1e-300 and (problem.Y.any() or Z.any()):  # products left the range of float64
+        return 1e-300, 0.0
     return primal, dual
 
 
@@ -199,13 +160,9 @@ def _constant(problem: Problem, Z: Array, b: Array, origin: Array | None) -> Arr
     """What all samples' scores have in common, ``b - shift + origin . Z``, rounded once: (c,)."""
     if origin is None:
         return b - problem.shift
-    flat, start = Z.reshape(-1, Z.shape[2]), origin.ravel()
-    return np.array(
-        [
-            exact_dot(np.append(start, [1.0, -1.0]), np.append(z, [b[j], problem.shift[j]]))
-            for j, z in enumerate(flat.T)
-        ]
-    )
+    rows = np.vstack([Z.reshape(-1, len(b)), b, problem.shift])
+    start = np.append(origin, [1.0, -1.0])
+    return np.array([exact_dot(start, column) for column in rows.T])
 
 
 def _primal(
@@ -219,11 +176,12 @@ def _primal(
     upper = value + steepest + 0.5 * E2
     if not problem.risk.is_plain:  # a sample without weight counts for nothing, infinite or not
         upper = np.where(problem.weight[:, None] > 0, upper, 0.0)
-    total = products.total(problem.weight, upper)
+    total = _sums(problem.weight[:, None], upper, products.exact)
     size = Z.shape[1] * c + len(Z)
     norms = problem.penalty.value(Z) * (1 + gamma(size + 8))
     if not problem.penalty.euclidean:
-        norms *= 1 + SVD_UNITS * (Z.shape[1] + c) * min(Z.shape[1:]) * UNIT
+        # of singular values, relative to the largest, per row and column
+        norms *= 1 + VALUE_UNITS * (Z.shape[1] + c) * min(Z.shape[1:]) * UNIT
     found = float((total.value + total.error).sum()) * (1 + (VALUE_UNITS + c) * UNIT)
     found = (found + beta * norms) * (1 + 4 * UNIT)
     return found if found >= 0 else inf  # no number: nothing is known
@@ -235,15 +193,7 @@ def _dual(problem: Problem, beta: float, F: Array, products: Products) -> float:
     exact = exactly_balanced(problem, V) if np.isfinite(V).all() else None
     if exact is None:
         return 0.0  # losses are not negative
-    V, joint = exact, problem.loss.joint
-    M = products.correlate(V[:, :-1] if joint else V)
-    if joint:  # rows of V sum to zero
-        last = -M.value.sum(axis=2, keepdims=True)
-        error = np.broadcast_to(M.error, M.value.shape)
-        grown = error.sum(axis=2, keepdims=True) + V.shape[1] * UNIT * np.abs(M.value).sum(
-            axis=2, keepdims=True
-        )
-        M = Bounded(np.concatenate([M.value, last], axis=2), np.concatenate([error, grown], axis=2))
+    M = products.correlate(exact)
     norms = problem.penalty.dual_norms_bound(M.value, M.error).max(axis=0, initial=0.0)
     if np.isnan(norms).any():
         return 0.0
@@ -251,14 +201,14 @@ def _dual(problem: Problem, beta: float, F: Array, products: Products) -> float:
     limits = np.divide(beta, sizes, out=np.full(len(sizes), inf), where=sizes > 0)
     limits *= 1 - 2 * UNIT
     value = _quadratic_dual if problem.loss.quadratic else _dual_value
-    found = value(problem, V, limits, products)
+    found = value(problem, exact, limits, products.exact)
     return found if found > 0 else 0.0
 
 
-def _quadratic_dual(problem: Problem, V: Array, limits: Array, products: Products) -> float:
+def _quadratic_dual(problem: Problem, V: Array, limits: Array, exact: bool) -> float:
     """The best ``s <Y, V> - s^2 / 2 <V, V / a>`` for ``s`` up to the norm ball."""
     Y, U = problem.Y, problem.risk.unweighted(V)
-    top, bottom = products.dot(Y, V), products.dot(V, U)
+    top, bottom = _sums(Y, V, exact), _sums(V, U, exact)
     low = top.value - top.error - 2 * UNIT * (np.abs(Y) * np.abs(V)).sum(axis=0)
     high = (bottom.value + bottom.error) * (1 + 4 * UNIT)
     if not problem.separable:
@@ -271,14 +221,24 @@ def _quadratic_dual(problem: Problem, V: Array, limits: Array, products: Product
     return float((gain - cost).sum() - (8 + len(s)) * UNIT * (gain + cost).sum())
 
 
-def _dual_value(problem: Problem, V: Array, limits: Array, products: Products) -> float:
+def _dual_value(problem: Problem, V: Array, limits: Array, exact: bool) -> float:
     loss, U = problem.loss, np.minimum(1.0, limits) * problem.risk.unweighted(V)
     U = np.asarray(U, order=loss.order)
     value = loss.dual_value(U, problem.Y)
     error = UNIT * loss.dual_units(U, problem.Y)
-    total = products.total(problem.weight, value)
+    total = _sums(problem.weight[:, None], value, exact)
     lower = total.value - total.error - 2 * (problem.weight @ error)
     return float(lower.sum() - len(lower) * UNIT * np.abs(lower).sum())
+
+
+def _sums(A: Array, B: Array, exact: bool) -> Bounded:
+    """``sum_i A_ij B_ij``, rounded once if `exact`."""
+    if exact:
+        pairs = zip(np.broadcast_to(A, B.shape).T, B.T, strict=True)
+        value = np.array([exact_dot(a, b) for a, b in pairs])
+        return Bounded(value, 2 * UNIT * np.abs(value))
+    products = A * B
+    return Bounded(products.sum(axis=0), gamma(len(A) + 1) * np.abs(products).sum(axis=0))
 
 
 # Sums that are exact ---------------------------------------------------------------------------
@@ -289,74 +249,41 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
 
     None where the conjugate's domain leaves no room for it.
     """
-    if problem.loss.quadratic and not problem.intercept:  # any dual point will do
-        return V
+    joint, Y = problem.loss.joint, problem.Y
+    low, high = (end * (1 - 4 * UNIT) for end in problem.risk.bounds)
     size = np.abs(V).sum(axis=0)
-    if problem.loss.joint:
-        size = size.max(keepdims=True)
-    grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - GRID_BITS + 1)
-    V = np.rint(V / grid) * grid
-    low, high = problem.risk.bounds
-    if not problem.loss.quadratic:  # whose dual points are free
-        low, high = low * (1 - 4 * UNIT), high * (1 - 4 * UNIT)
-        outside = (low > V) | (high < V)
-        if outside.any():
-            V = np.where(outside, np.trunc(np.clip(V, low, high) / grid) * grid, V)
-    if problem.loss.joint:
-        V = _rows_to_zero(problem.Y, V, low, high, grid)
-    if problem.intercept:
-        for j in range(V.shape[1] - problem.loss.joint):
-            _column_to_zero(V, j, low, high, problem.loss.joint)
-    inside = np.all((low <= V) & (high >= V))
-    sums = V.sum(axis=0) if problem.intercept else np.zeros(1)
-    return V if inside and not sums.any() else None
-
-
-def _rows_to_zero(Y: Array, V: Array, low: Array, high: Array, grid: Array) -> Array:
-    """Give each sample's own class what its other classes leave."""
-    own = Y > 0
-    others = np.where(own, 0.0, V)
-    V = np.where(own, -others.sum(axis=1, keepdims=True), others)
-    outside = ((low > V) | (high < V)).any(axis=1)
-    V[outside] = 0.0  # always allowed; rounding alone leads here
-    return V
-
-
-def _column_to_zero(V: Array, j: int, low: Array, high: Array, joint: bool) -> None:
-    """Take the sum of a column from the sample with the most room for it; of a joint loss the
-    last output of that sample gets it."""
-    e = float(V[:, j].sum())
-    if e == 0:
-        return
-    room = V[:, j] - low[:, j] if e > 0 else high[:, j] - V[:, j]
-    if joint:
-        room = np.minimum(room, high[:, -1] - V[:, -1] if e > 0 else V[:, -1] - low[:, -1])
-    i = int(np.argmax(room))
-    V[i, j] -= e
-    if joint:
-        V[i, -1] += e
+    size = size.max(keepdims=True) if joint else size
+    # Sums of multiples of 2**-52 times the sum of their sizes are exact.
+    grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - 51)
+    rounded = np.rint if problem.loss.quadratic else np.trunc  # which is within bounds
+    V = rounded(np.clip(V, low, high) / grid) * grid
+    if joint:  # each sample's own class gets what its other classes leave
+        others = np.where(Y > 0, 0.0, V)
+        V = np.where(Y > 0, -others.sum(axis=1, keepdims=True), others)
+        V[((low > V) | (high < V)).any(axis=1)] = 0.0  # always allowed; rounding alone leads here
+    for j in range(V.shape[1] - joint) if problem.intercept else ():
+        # The sum is taken from the sample with the most room; if joint its last output gets it.
+        e = float(V[:, j].sum())
+        room = V[:, j] - low[:, j] if e > 0 else high[:, j] - V[:, j]
+        if joint:
+            room = np.minimum(room, high[:, -1] - V[:, -1] if e > 0 else V[:, -1] - low[:, -1])
+        i = int(np.argmax(room))
+        V[i, j] -= e
+        if joint:
+            V[i, -1] += e
+    inside = bool(np.all((low <= V) & (high >= V)))
+    return V if inside and not (problem.intercept and V.sum(axis=0).any()) else None
 
 
 def exact_dot(a: Array, b: Array) -> float:
     """``a . b``, rounded once."""
-    high = a * b
-    error = _product_error(a, b, high)
+    high, split = a * b, 134217729.0  # 2**27 + 1
+    a1, b1 = (split * x - (split * x - x) for x in (a, b))  # the upper 26 bits (Veltkamp)
+    a2, b2 = a - a1, b - b1
+    error = ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2  # of the products, exactly (Dekker)
     if not np.isfinite(error).all():  # beyond the range of splitting
         return nan
     return fsum(np.concatenate([high, error]).tolist())
-
-
-def _product_error(a: Array, b: Array, product: Array) -> Array:
-    """``a b - product``, exactly (Dekker)."""
-    a1, b1 = _head(a), _head(b)
-    a2, b2 = a - a1, b - b1
-    return ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
-
-
-def _head(a: Array) -> Array:
-    """The upper 26 bits of every number (Veltkamp)."""
-    scaled = 134217729.0 * a  # 2**27 + 1
-    return np.asarray(scaled - (scaled - a))
 
 
 def gamma(n: int) -> float:

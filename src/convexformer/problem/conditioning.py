@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-COMFORTABLE = 1e25  # size of X, targets and weights, and one over it, that stay as given
-FAR_MEANS = 1e5  # means over typical spreads from which on columns are read less their means
-
 
 @dataclass(frozen=True)
 class Conditioned:
@@ -65,46 +62,31 @@ class Conditioned:
 
 def conditioned(problem: Problem) -> Conditioned | None:
     """`problem` in units that suit float64; None where it is in such units already."""
-    size = np.sqrt(problem.design.n_samples * problem.design.n_groups * problem.design.dim)
-    x_unit = _unit(problem.design.norm / size)
-    weight_unit = _unit(float(problem.weight.max()))
-    y_unit = _unit(float(np.abs(problem.Y).max(initial=0.0))) if problem.loss.translates else 1.0
-    means_are_far = _means_are_far(problem)
-    if x_unit == y_unit == weight_unit == 1.0 and not means_are_far:
-        return None
     design, origin = problem.design, None
-    if means_are_far:
+    if _means_are_far(problem):
         assert isinstance(design, TokenDesign)
         origin = column_means(design, problem.weight)
-        X = np.subtract(design.X, origin, dtype=np.float64)
-        x_unit = _unit(float(np.abs(X).max(initial=0.0)))
-        design = TokenDesign(np.ldexp(X, _exponent(x_unit), out=X))
-    elif x_unit != 1.0:
+        design = TokenDesign(np.subtract(design.X, origin, dtype=np.float64))
+    entries = design.n_samples * design.n_groups * design.dim
+    x_unit, weight_unit = _unit(design.norm / np.sqrt(entries)), _unit(float(problem.weight.max()))
+    y_unit = _unit(float(np.abs(problem.Y).max(initial=0.0))) if problem.loss.translates else 1.0
+    if x_unit == y_unit == weight_unit == 1.0 and origin is None:
+        return None
+    if x_unit != 1.0:
         design = design.rescaled(x_unit)
     loss = problem.loss
     if isinstance(loss, Huber):
         loss = replace(loss, delta=loss.delta * y_unit)
-    given = (problem.Y + problem.shift) if problem.loss.translates else problem.Y
-    inner = type(problem)(
-        design,
-        loss,
-        problem.penalty,
-        y_unit * given,
-        weight_unit * problem.weight,
-        problem.intercept,
-    )
+    Y, weight = y_unit * (problem.Y + problem.shift), weight_unit * problem.weight
+    inner = type(problem)(design, loss, problem.penalty, Y, weight, problem.intercept)
     return Conditioned(inner, x_unit, y_unit, weight_unit, origin)
 
 
 def _unit(largest: float) -> float:
     """The power of two that brings `largest` near 1, where it is far from it."""
-    if largest == 0 or 1 / COMFORTABLE <= largest <= COMFORTABLE:
+    if largest == 0 or 1e-25 <= largest <= 1e25:
         return 1.0
     return float(2.0 ** -np.frexp(check_range(largest))[1])
-
-
-def _exponent(unit: float) -> int:
-    return int(np.frexp(unit)[1]) - 1
 
 
 def _means_are_far(problem: Problem) -> bool:
@@ -114,7 +96,7 @@ def _means_are_far(problem: Problem) -> bool:
         return False
     some = design.some().reshape(-1, center.size)
     spread = np.ptp(some, axis=0)
-    farthest = np.abs(center).max()
-    if not spread.any() or farthest <= FAR_MEANS * spread.min():  # the median takes longer
+    farthest = 1e-5 * np.abs(center).max()  # means of 1e5 spreads are far
+    if not spread.any() or farthest <= spread.min():  # the median takes longer
         return False
-    return bool(farthest > FAR_MEANS * np.median(spread[spread > 0]))
+    return bool(farthest > np.median(spread[spread > 0]))

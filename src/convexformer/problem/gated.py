@@ -9,7 +9,6 @@ built: correlations of all gates are one product ``X' [m_1 V, ..., m_h V]`` per 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from zlib import crc32
@@ -17,7 +16,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import Array, Design, Groups, row_slices, transposed_product
+from .designs import Array, Design, Groups, transposed_product
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def distinct_rows(tokens: Design, weight: Array | None = None) -> Groups:
     Gates drawn from them do not change when samples are shuffled, or repeated in place of weights.
     """
     marks = np.empty(tokens.n_samples, dtype=np.int64)
-    for rows, A in tokens.blocks():
+    for rows, A in tokens.columns():
         marks[rows] = [crc32(row.tobytes()) for row in A]
     kept = np.arange(len(marks)) if weight is None else np.flatnonzero(weight > 0)
     return kept[np.unique(marks[kept], return_index=True)[1]]
@@ -128,13 +127,9 @@ class GatedDesign(Design):
                 f"open_gates must have shape ({tokens.n_samples}, h), got {open_gates.shape}."
             )
         self.tokens, self.gates = tokens, open_gates
-        self.n_samples, self.dim = tokens.n_samples, tokens.dim
+        self.n_samples, self.dim, self.nbytes = tokens.n_samples, tokens.dim, tokens.nbytes
         self.n_tokens, self.n_gates = tokens.n_groups, open_gates.shape[1]
         self.n_groups = self.n_gates * self.n_tokens
-
-    @property
-    def nbytes(self) -> int:
-        return self.tokens.nbytes
 
     @property
     def sequences(self) -> NDArray[np.intp]:
@@ -160,23 +155,13 @@ class GatedDesign(Design):
     def prefers_all(self, groups: Groups) -> bool:
         return 32 * len(groups) >= self.n_groups  # tokens are shared by gates, gathered ones not
 
-    def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
-        gate, token = np.divmod(groups, self.n_tokens)
-        U = np.empty((self.n_samples, len(groups)))
-        for k in np.unique(token):
-            own = np.flatnonzero(token == k)  # gates share the token's columns
-            for rows in row_slices(self.n_samples, self.dim + len(own)):
-                A = self.tokens.gather(rows, np.array([k]))
-                U[rows.start : rows.stop, own] = (A @ G[own].T) * self.gates[rows][:, gate[own]]
-        return U if center is None else U - np.sum(center[groups] * G, axis=1)
-
     def _predict_all(self, Z: Array) -> Array:
         c = Z.shape[2]
         Z = Z.reshape(self.n_gates, -1, c)  # (h, n * d, c)
         used = np.flatnonzero(np.any(Z, axis=(1, 2)))
         W = Z[used].transpose(1, 0, 2).reshape(-1, len(used) * c)
         F = np.zeros((self.n_samples, c))
-        for rows, A in self._blocks(len(used) * c):
+        for rows, A in self.tokens.columns(extra=len(used) * c):
             per_gate = (A @ W).reshape(len(A), len(used), c)
             F[rows] = np.einsum("ijc,ij->ic", per_gate, self.gates[rows][:, used].astype(float))
         return F
@@ -184,16 +169,8 @@ class GatedDesign(Design):
     def _correlate_all(self, V: Array) -> Array:
         c = V.shape[1]
         M = np.zeros((self.n_tokens * self.dim, self.n_gates * c))
-        for rows, A in self._blocks(self.n_gates * c):
+        for rows, A in self.tokens.columns(extra=self.n_gates * c):
             gated = self.gates[rows][:, :, None] * V[rows][:, None, :]
             M += transposed_product(A, gated.reshape(len(A), -1))
         M = M.reshape(self.n_tokens, self.dim, self.n_gates, c)
         return np.ascontiguousarray(M.transpose(2, 0, 1, 3)).reshape(-1, self.dim, c)
-
-    def _blocks(self, extra: int) -> Iterator[tuple[slice, Array]]:
-        """Tokens by samples, in blocks small enough for `extra` numbers more per sample."""
-        width = self.n_tokens * self.dim
-        for rows, A in self.tokens.blocks():
-            for part in row_slices(len(A), width + extra):
-                start = rows.start + part.start
-                yield slice(start, start + part.stop - part.start), A[part]

@@ -102,45 +102,36 @@ def recover_heads(
     >>> Z = np.zeros((3, 2, 1))
     >>> Z[1, :, 0] = [3.0, 4.0]
     >>> heads = recover_heads(Z, "token-output")
-    >>> heads.groups, decay(heads) / 2  # one head, at token 1; the norm of (3, 4)
+    >>> heads.groups, round(decay(heads) / 2, 9)  # one head, at token 1; the norm of (3, 4)
     (array([1]), 5.0)
     """
-    Z = _checked(Z, penalty)
-    w = None if weights is None else _checked_weights(weights, len(Z))
-    blocks = Z if w is None else Z * w[:, None, None]
+    if penalty not in PENALTY_NAMES:
+        raise ValueError(f"penalty must be one of {', '.join(PENALTY_NAMES)}, got {penalty!r}.")
+    Z = np.asarray(Z, dtype=np.float64)
+    if Z.ndim != 3 or not np.isfinite(Z).all():
+        raise ValueError(f"Z must have shape (groups, d, c) and be finite, got {Z.shape}.")
+    blocks, w = Z, None
+    if weights is not None:
+        w = np.asarray(weights, dtype=np.float64)
+        if w.shape != (len(Z),) or not np.all(np.isfinite(w) & (w > 0)):
+            raise ValueError(f"weights must be {len(Z)} positive finite numbers, got {weights!r}.")
+        blocks = Z * w[:, None, None]
+    if penalty == "token":  # W2 = Z_k / sqrt(||Z_k||_F) and w3 = sqrt(||Z_k||_F)
+        norms = safe_norm(blocks.reshape(len(Z), -1), axis=1)
+        group = np.flatnonzero(norms)
+        root = np.sqrt(norms[group])
+        return Heads(penalty, len(Z), group, blocks[group] / root[:, None, None], root, w)
+    # w2 = sqrt(s) u and w3 = sqrt(s) v of every part s u v': columns, or singular values
     if penalty == "token-output":
-        parts = _split_columns(blocks)
-    elif penalty == "token":
-        parts = _split_blocks(blocks)
+        S = safe_norm(blocks, axis=1)[:, None]
+        U = np.divide(blocks, S, out=np.zeros_like(blocks), where=S > 0)
+        S, Vt = S[:, 0], np.broadcast_to(np.eye(Z.shape[2]), (len(Z), *2 * Z.shape[2:]))
     else:
-        parts = _split_singular(blocks, rank_tol)
-    return Heads(penalty, len(Z), *parts, weights=w)
-
-
-def _split_columns(Z: Array) -> tuple[NDArray[np.intp], Array, Array]:
-    """``w2 = z / sqrt(||z||)`` and ``w3 = e_l sqrt(||z||)`` for every nonzero column ``z``."""
-    norms = safe_norm(Z, axis=1)  # (groups, c)
-    group, output = np.nonzero(norms)
-    root = np.sqrt(norms[group, output])
-    outputs = np.zeros((len(group), Z.shape[2]))
-    outputs[np.arange(len(group)), output] = root
-    return group, Z[group, :, output] / root[:, None], outputs
-
-
-def _split_blocks(Z: Array) -> tuple[NDArray[np.intp], Array, Array]:
-    """``W2 = Z_k / sqrt(||Z_k||_F)`` and ``w3 = sqrt(||Z_k||_F)`` for every nonzero block."""
-    norms = safe_norm(Z.reshape(len(Z), -1), axis=1)
-    group = np.flatnonzero(norms)
-    root = np.sqrt(norms[group])
-    return group, Z[group] / root[:, None, None], root
-
-
-def _split_singular(Z: Array, rank_tol: float) -> tuple[NDArray[np.intp], Array, Array]:
-    """``w2 = sqrt(s) u`` and ``w3 = sqrt(s) v`` for every singular value ``s`` above rounding."""
-    U, S, Vt = np.linalg.svd(Z, full_matrices=False)  # (groups, d, r), (groups, r), (groups, r, c)
-    group, r = np.nonzero((rank_tol * S.max(axis=1, keepdims=True, initial=0.0) < S) & (S > 0))
-    root = np.sqrt(S[group, r])[:, None]
-    return group, root * U[group, :, r], root * Vt[group, r]
+        U, S, Vt = np.linalg.svd(blocks, full_matrices=False)
+        S = np.where(rank_tol * S.max(axis=1, keepdims=True, initial=0.0) < S, S, 0.0)
+    group, r = np.nonzero(S)
+    roots = np.sqrt(S[group, r])[:, None]
+    return Heads(penalty, len(Z), group, roots * U[group, :, r], roots * Vt[group, r], w)
 
 
 def decay(heads: Heads | SequenceHeads) -> float:
@@ -275,21 +266,3 @@ def recover_sequence_heads(
     values[np.arange(len(root)), channel, target] = root
     maps = parts[sign, channel, target] / over[:, :, None]
     return SequenceHeads(maps, values, np.where(sign == 0, root, -root), channel, target)
-
-
-def _checked(Z: ArrayLike, penalty: str) -> Array:
-    if penalty not in PENALTY_NAMES:
-        raise ValueError(f"penalty must be one of {', '.join(PENALTY_NAMES)}, got {penalty!r}.")
-    array = np.asarray(Z, dtype=np.float64)
-    if array.ndim != 3:
-        raise ValueError(f"Z must have shape (groups, d, c), got {array.shape}.")
-    if not np.all(np.isfinite(array)):
-        raise ValueError("Z contains NaN or infinity: it is no solution.")
-    return array
-
-
-def _checked_weights(weights: ArrayLike, n_groups: int) -> Array:
-    w = np.asarray(weights, dtype=np.float64)
-    if w.shape != (n_groups,) or not np.all(np.isfinite(w) & (w > 0)):
-        raise ValueError(f"weights must be {n_groups} positive finite numbers, got {weights!r}.")
-    return w

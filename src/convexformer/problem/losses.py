@@ -24,9 +24,6 @@ from .. import _core
 
 Array = NDArray[np.float64]
 
-_ONE = np.ones(1)
-_ONE.flags.writeable = False
-
 TERM_UNITS = 16.0  # of 2**-53: rounding of a few operations and elementary functions, relative
 ENTROPY_UNITS = 400.0  # of 2**-53: the same in an entropy, relative to its argument
 
@@ -46,24 +43,24 @@ class Loss(ABC):
     """Its curvature depends on damping."""
 
     @abstractmethod
+    def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
+        """`value`, `dual_point` and `curvature`, together for less than one by one."""
+
     def value(self, F: Array, Y: Array) -> Array:
         """Loss per entry, at least 0: ``(N, c)``, or ``(N, 1)`` if joint."""
+        return self.expansion(F, Y)[0]
 
-    @abstractmethod
     def dual_point(self, F: Array, Y: Array) -> Array:
         """``V = -loss'(F)``, ``(N, c)``."""
+        return self.expansion(F, Y)[1]
 
-    @abstractmethod
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
         """``loss''(F)``, ``(N, c)``; for a joint loss the probabilities that define it.
 
         `damping` in [0, 1] lifts curvature that vanishes towards a majorant of the loss. Only
         losses with flat parts (Huber) need it.
         """
-
-    def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
-        """`value`, `dual_point` and `curvature`, together for less than one by one."""
-        return self.value(F, Y), self.dual_point(F, Y), self.curvature(F, Y)
+        return self.expansion(F, Y)[2]
 
     @abstractmethod
     def dual_value(self, V: Array, Y: Array) -> Array:
@@ -95,9 +92,11 @@ class Loss(ABC):
         """Loss that rounding of an intercept alone leaves where the best loss is zero."""
         return 0.0
 
-    @abstractmethod
     def constant(self, Y: Array, weight: Array) -> Array:
         """The constant scores that minimise the weighted loss (or nearly so), ``(c,)``."""
+        best = self.intercept(np.zeros_like(Y), Y, weight)
+        assert best is not None
+        return best
 
     def intercept(self, S: Array, Y: Array, weight: Array) -> Array | None:
         """The best intercept at scores `S` where a formula gives it, else None."""
@@ -122,29 +121,17 @@ class Squared(Loss):
     quadratic: ClassVar[bool] = True
     translates: ClassVar[bool] = True
 
-    def value(self, F: Array, Y: Array) -> Array:
-        return 0.5 * (F - Y) ** 2
-
-    def dual_point(self, F: Array, Y: Array) -> Array:
-        return Y - F
-
-    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        return np.ndarray(F.shape, buffer=_ONE, strides=(0,) * F.ndim)  # one number
-
-    def dual_value(self, V: Array, Y: Array) -> Array:
-        return V * (Y - 0.5 * V)
-
     def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
         R = Y - F
         value = R * R
         value *= 0.5
-        return value, R, self.curvature(F, Y)
+        return value, R, np.ones(F.shape)
 
-    def constant(self, Y: Array, weight: Array) -> Array:
-        return np.asarray(weight @ Y / weight.sum())
+    def dual_value(self, V: Array, Y: Array) -> Array:
+        return V * (Y - 0.5 * V)
 
     def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
-        return self.constant(Y - S, weight)
+        return np.asarray(weight @ (Y - S) / weight.sum())
 
 
 @dataclass(frozen=True)
@@ -160,13 +147,10 @@ class Huber(Loss):
         if not (np.isfinite(self.delta) and self.delta > 0):
             raise ValueError(f"Huber's delta must be a positive number, got {self.delta!r}.")
 
-    def value(self, F: Array, Y: Array) -> Array:
-        R = np.abs(F - Y)
-        tail = np.minimum(R, self.delta)
-        return tail * (R - 0.5 * tail)
-
-    def dual_point(self, F: Array, Y: Array) -> Array:
-        return np.clip(Y - F, -self.delta, self.delta)
+    def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
+        R = Y - F
+        V = np.clip(R, -self.delta, self.delta)
+        return V * (R - 0.5 * V), V, self.curvature(F, Y)
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
         R = np.abs(F - Y)
@@ -174,9 +158,6 @@ class Huber(Loss):
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         return V * (Y - 0.5 * V)
-
-    def constant(self, Y: Array, weight: Array) -> Array:
-        return self.intercept(np.zeros_like(Y), Y, weight)
 
     def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
         # The slope sum_i a_i clip(r_i - b) is piecewise linear in b: walk its breakpoints.
@@ -213,24 +194,11 @@ class Huber(Loss):
 class Logistic(Loss):
     r""":math:`\log(1 + e^{-yf})` with :math:`y = \pm 1`; independent over outputs."""
 
-    # With small = exp(-|f|) nothing overflows or cancels, and there is one exponential to take.
-
-    def value(self, F: Array, Y: Array) -> Array:
-        return np.maximum(-Y * F, 0.0) + np.log1p(np.exp(-np.abs(F)))
-
-    def dual_point(self, F: Array, Y: Array) -> Array:
-        small = np.exp(-np.abs(F))
-        return Y * np.where(Y * F > 0, small, 1.0) / (1.0 + small)
-
     def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
         F, Y = np.ascontiguousarray(F), np.ascontiguousarray(Y)
         value, V, H = (np.empty(F.shape) for _ in range(3))
         _core.logistic_expansion(F.shape, F, Y, value, V, H)
         return value, V, H
-
-    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        small = np.exp(-np.abs(F))
-        return small / (1.0 + small) ** 2
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         value = np.empty(V.shape)
@@ -270,31 +238,11 @@ class Softmax(Loss):
     joint: ClassVar[bool] = True
     order: ClassVar[Literal["C", "F"]] = "F"
 
-    def value(self, F: Array, Y: Array) -> Array:
-        F = np.asfortranarray(F)
-        return _log_sum_exp(F - np.sum(F * Y, axis=1, keepdims=True))[0]
-
-    def dual_point(self, F: Array, Y: Array) -> Array:
-        return self._residuals(self.curvature(F, Y), Y)
-
     def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
         F, Y = np.asfortranarray(F), np.asfortranarray(Y)
         value, V, P = np.empty((len(F), 1)), np.empty_like(F), np.empty_like(F)
         _core.softmax_expansion(F.shape, F.T, Y.T, value, V.T, P.T)
         return value, V, P
-
-    @staticmethod
-    def _residuals(P: Array, Y: Array) -> Array:
-        # 1 - p of a likely class is the sum of the others: exact also where the fit is perfect
-        likely = P > 0.5
-        others = np.sum(np.where(likely, 0.0, P), axis=1, keepdims=True)
-        return Y * np.where(likely, others, 1.0 - P) - (1.0 - Y) * P
-
-    def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
-        F = np.asfortranarray(F)  # sums over few classes are fast where samples are adjacent
-        E = np.exp(F - F.max(axis=1, keepdims=True))
-        E /= E.sum(axis=1, keepdims=True)
-        return E
 
     def dual_value(self, V: Array, Y: Array) -> Array:
         value = np.empty((len(V), 1))
@@ -324,15 +272,15 @@ class Softmax(Loss):
 class Poisson(Loss):
     r"""Half the Poisson deviance with log link, :math:`e^f - yf + y\log y - y \ge 0`."""
 
-    def value(self, F: Array, Y: Array) -> Array:
+    def expansion(self, F: Array, Y: Array) -> tuple[Array, Array, Array]:
+        H, T = self.curvature(F, Y), F - _log(Y)
         with np.errstate(over="ignore", invalid="ignore"):
-            T = F - _log(Y)
-            excess = np.where(np.abs(T) < 0.1, _series(T, _EXPONENTIAL), np.expm1(T) - T)
-            return np.where(Y > 0, Y * excess, np.exp(F))
-
-    def dual_point(self, F: Array, Y: Array) -> Array:
-        F = np.minimum(F, _STEEPEST)  # hopeless, but finite: it can still be scaled into a bound
-        return np.where(Y > 0, -Y * np.expm1(F - _log(Y)), -np.exp(F))
+            slope = np.expm1(T)
+            excess = np.where(np.abs(T) < 0.1, _series(T, _EXPONENTIAL), slope - T)
+            value = np.where(Y > 0, Y * excess, np.exp(F))
+        # Hopelessly high scores have a finite slope: it can still be scaled into a bound.
+        slope = np.expm1(np.minimum(F, _STEEPEST) - _log(Y))
+        return value, np.where(Y > 0, -Y * slope, -H), H
 
     def curvature(self, F: Array, Y: Array, damping: float = 0.0) -> Array:
         return np.exp(np.minimum(F, _STEEPEST))
@@ -344,9 +292,6 @@ class Poisson(Loss):
         with np.errstate(over="ignore"):
             excess = np.where(np.abs(rho) < 0.1, _series(rho, _ENTROPY), far)
         return np.where(Y > 0, V * _log(Y) - Y * excess, mean + entr(mean))
-
-    def constant(self, Y: Array, weight: Array) -> Array:
-        return self.intercept(np.zeros_like(Y), Y, weight)
 
     def intercept(self, S: Array, Y: Array, weight: Array) -> Array:
         # relative to the largest count and score, so that constant ones give it exactly
@@ -401,17 +346,3 @@ def _series(t: Array, coefficients: tuple[float, ...]) -> Array:
 
 def _log(Y: Array) -> Array:
     return np.log(np.where(Y > 0, Y, 1.0))
-
-
-def _log_sum_exp(F: Array) -> tuple[Array, Array]:
-    """``log sum_l exp(F_il)``, ``(N, 1)``, and ``exp(F)`` over the largest of each row.
-
-    Plainer than SciPy's, and faster on few columns.
-    """
-    top = F.max(axis=1, keepdims=True)
-    E = np.exp(F - top)
-    is_top = E == 1.0
-    others = np.where(is_top, 0.0, E).sum(axis=1, keepdims=True)
-    if np.count_nonzero(is_top) > len(F):  # some rows have ties
-        others += np.count_nonzero(is_top, axis=1, keepdims=True) - 1
-    return top + np.log1p(others), E

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import Array, Design, Groups, row_slices
+from .designs import Array, Design, Groups
 from .tokens import TokenDesign
 
 LANDMARKS = ("first", "last", "mean", "separators")
@@ -140,97 +139,77 @@ class OffsetDesign(Design):
         mask: Mask | None = None,
         separators: Mask | None = None,
     ) -> None:
-        TokenDesign(X, mask)  # the same storage, and the same words about any other
-        self.X, self.offsets = X, offsets
+        self.tokens = TokenDesign(X, mask)
+        self.X, self.mask, self.nbytes = X, mask, X.nbytes
+        self.offsets, self.separators = offsets, separators
         self.n_sequences, self.length, self.dim = X.shape
-        self._real = None if mask is None else np.ascontiguousarray(mask).reshape(-1)
-        total = self.n_sequences * self.length
-        self.positions = np.arange(total) if self._real is None else np.flatnonzero(self._real)
+        self.positions = np.flatnonzero(np.ones(X.shape[:2], bool) if mask is None else mask)
         self.n_samples, self.n_groups = len(self.positions), len(offsets)
         self._window = np.array(offsets.window)
-        self.landmarks = self._landmarks(mask, separators)  # (N, landmarks, d)
-
-    @property
-    def nbytes(self) -> int:
-        return self.X.nbytes
+        self.landmarks = self._landmarks(separators)  # (N, landmarks, d)
 
     @property
     def sequences(self) -> NDArray[np.intp]:
         return self.positions // self.length
 
     def rescaled(self, unit: float) -> OffsetDesign:
-        other = copy(self)
-        other.X, other.landmarks = np.asarray(self.X, np.float64) * unit, self.landmarks * unit
-        other.__dict__.pop("norm", None)
-        return other
+        X = np.asarray(self.X, np.float64) * unit
+        return OffsetDesign(X, self.offsets, self.mask, self.separators)
 
     def gather(self, rows: slice, groups: Groups) -> Array:
         at = self.positions[rows]
         A = np.empty((len(at), len(groups), self.dim))
         near, far = self._split(groups)
+        sequence, place = (part[:, None] for part in np.divmod(at, self.length))
         if len(near):
-            A[:, near] = self._neighbours(at, self._window[groups[near]])
+            source = place + self._window[groups[near]]
+            inside = (source >= 0) & (source < self.length)
+            source = np.where(inside, source, 0)
+            if self.mask is not None:
+                inside &= self.mask[sequence, source]
+            if self.X.flags.c_contiguous:  # `take` is the faster, but copies all of other arrays
+                index = self.length * sequence + source
+                tokens = np.take(self.X.reshape(-1, self.dim), index, axis=0)
+            else:
+                tokens = self.X[sequence, source]
+            A[:, near] = np.where(inside[:, :, None], tokens, 0.0)
         if len(far):
-            sequence = (at // self.length)[:, None]
             A[:, far] = self.landmarks[sequence, groups[far] - len(self._window)]
         return A.reshape(len(at), -1)
 
-    def _neighbours(self, at: NDArray[np.intp], offsets: NDArray[np.intp]) -> Array:
-        """Tokens at `offsets` from positions `at`: ``(positions, offsets, d)``."""
-        place = at[:, None] % self.length + offsets
-        inside = (place >= 0) & (place < self.length)
-        index = np.where(inside, at[:, None] + offsets, at[:, None])
-        if self._real is not None:
-            inside &= self._real[index]
-        return np.where(inside[:, :, None], self._tokens(index), 0.0)
+    # Products: offsets are one product of all positions, shifted --------------------------------
 
-    def _tokens(self, index: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Tokens by flat position, without copying an array of other strides."""
-        if self.X.flags.c_contiguous:
-            return np.take(self.X.reshape(-1, self.dim), index, axis=0)
-        return self.X[index // self.length, index % self.length]
-
-    # Products with many groups ----------------------------------------------------------------
-
-    def predict(self, Z: Array, groups: Groups | None = None) -> Array:
-        groups = np.arange(self.n_groups) if groups is None else groups
+    def _predict(self, Z: Array, groups: Groups) -> Array:
         near, far = self._split(groups)
         c = Z.shape[2]
-        W = np.ascontiguousarray(Z[near].transpose(1, 0, 2)).reshape(self.dim, -1)  # (d, near * c)
-        F = np.zeros((self.n_sequences * self.length, c))
-        for start, A in self._blocks(W.shape[1]) if len(near) else ():
-            S = (A @ W).reshape(len(A), len(near), c)
-            for j, source, target, inside in self._shifts(groups[near], start, len(A)):
-                F[target] += S[source, j] * inside
+        W = Z[near].transpose(1, 0, 2).reshape(self.dim, -1)  # (d, near * c)
+        F = np.zeros((self.n_sequences, self.length, c))
+        for rows, A in self.tokens.columns(extra=self.length * W.shape[1]) if len(near) else ():
+            S = (A.reshape(-1, self.dim) @ W).reshape(-1, self.length, len(near), c)
+            for j, source, target in self._shifts(groups[near]):
+                F[rows, target] += S[:, source, j]
         if len(far):
-            by_sequence = np.tensordot(self._far(groups[far]), Z[far], axes=2)  # (N, c)
-            F.reshape(self.n_sequences, self.length, c)[:] += by_sequence[:, None]
-        return F if self._real is None else F[self.positions]
+            F += np.tensordot(self._far(groups[far]), Z[far], axes=2)[:, None]
+        scores = F.reshape(-1, c)
+        return scores if self.mask is None else scores[self.positions]
 
-    def correlate(self, V: Array, groups: Groups | None = None) -> Array:
-        groups = np.arange(self.n_groups) if groups is None else groups
+    def _correlate(self, V: Array, groups: Groups) -> Array:
         near, far = self._split(groups)
         c = V.shape[1]
-        if self._real is not None:
-            V = self._spread(V)  # (N * n, c)
+        spread = np.zeros((self.n_sequences * self.length, c))  # zero at padding
+        spread[self.positions] = V
+        V = spread.reshape(self.n_sequences, self.length, c)
         P = np.zeros((self.dim, len(near) * c))
-        for start, A in self._blocks(P.shape[1]) if len(near) else ():
-            U = np.zeros((len(A), len(near), c))
-            for j, source, target, inside in self._shifts(groups[near], start, len(A)):
-                np.multiply(V[target], inside, out=U[source, j])
-            P += A.T @ U.reshape(len(A), -1)
+        for rows, A in self.tokens.columns(extra=self.length * P.shape[1]) if len(near) else ():
+            U = np.zeros((len(A), self.length, len(near), c))
+            for j, source, target in self._shifts(groups[near]):
+                U[:, source, j] = V[rows, target]
+            P += A.reshape(-1, self.dim).T @ U.reshape(-1, P.shape[1])
         M = np.empty((len(groups), self.dim, c))
         M[near] = P.reshape(self.dim, len(near), c).transpose(1, 0, 2)
         if len(far):
-            by_sequence = V.reshape(self.n_sequences, self.length, c).sum(axis=1)
-            M[far] = np.tensordot(self._far(groups[far]), by_sequence, axes=(0, 0))
+            M[far] = np.tensordot(self._far(groups[far]), V.sum(axis=1), axes=(0, 0))
         return M
-
-    def _predict_all(self, Z: Array) -> Array:
-        return self.predict(Z)
-
-    def _correlate_all(self, V: Array) -> Array:
-        return self.correlate(V)
 
     def _split(self, groups: Groups) -> tuple[Groups, Groups]:
         """Where in `groups` offsets stand, and where landmarks."""
@@ -240,46 +219,17 @@ class OffsetDesign(Design):
     def _far(self, groups: Groups) -> Array:
         return self.landmarks[:, groups - len(self._window)]
 
-    def _spread(self, V: Array) -> Array:
-        """Rows at their positions, zero at padding: ``(N * n, c)``."""
-        spread = np.zeros((self.n_sequences * self.length, V.shape[1]))
-        spread[self.positions] = V
-        return spread
-
-    def _blocks(self, extra: int) -> Iterator[tuple[int, Array]]:
-        """All positions in blocks, ``(start, (positions, d))``, zero at padding, to be read only.
-
-        Small enough for `extra` numbers more per position; sequences may be cut anywhere.
-        """
-        for part in row_slices(self.n_sequences * self.length, self.dim + extra):
-            if self.X.flags.c_contiguous:
-                A = self.X.reshape(-1, self.dim)[part]
-            else:
-                A = self._tokens(np.arange(part.start, part.stop))
-            if self._real is not None:
-                A = np.where(self._real[part, None], A, 0.0)
-            yield part.start, np.asarray(A, dtype=np.float64)
-
-    def _shifts(
-        self, groups: Groups, start: int, count: int
-    ) -> Iterator[tuple[int, slice, slice, Array]]:
-        """Of every offset: sources within a block, the targets reading them, and whether they do.
-
-        The last is ``(sources, 1)``: 0.0 where source and target are of different sequences.
-        """
-        total = self.n_sequences * self.length
-        place = np.arange(start, start + count) % self.length
+    def _shifts(self, groups: Groups) -> Iterator[tuple[int, slice, slice]]:
+        """Of every offset: the positions that are read, and those that read them."""
+        n = self.length
         for j, offset in enumerate(self._window[groups].tolist()):
-            first, stop = max(start, offset), min(start + count, total + offset)
-            source = slice(first - start, max(first, stop) - start)
-            target = slice(first - offset, max(first, stop) - offset)
-            seen_from = place[source] - offset
-            inside = (seen_from >= 0) & (seen_from < self.length)
-            yield j, source, target, inside[:, None].astype(np.float64)
+            first, stop = min(max(offset, 0), n), max(min(n + offset, n), 0)
+            stop = max(first, stop)
+            yield j, slice(first, stop), slice(first - offset, stop - offset)
 
     # Landmarks --------------------------------------------------------------------------------
 
-    def _landmarks(self, mask: Mask | None, separators: Mask | None) -> Array:
+    def _landmarks(self, separators: Mask | None) -> Array:
         names = self.offsets.landmarks
         shape = self.X.shape[:2]
         if "separators" in names and separators is None:
@@ -293,22 +243,15 @@ class OffsetDesign(Design):
                 f"{separators.shape}."
             )
         L = np.zeros((self.n_sequences, len(names), self.dim))
-        for rows in row_slices(self.n_sequences, self.length * self.dim) if names else ():
-            X = self.X[rows]
-            real = np.ones(X.shape[:2], dtype=bool) if mask is None else mask[rows]
-            for j, name in enumerate(names):
-                among = separators if name == "separators" else None
-                L[rows, j] = _landmark(name, X, real if among is None else real & among[rows])
+        for rows, A in self.tokens.columns() if names else ():
+            real = np.ones((len(A), self.length), bool) if self.mask is None else self.mask[rows]
+            seen = {
+                "first": real & (real.cumsum(axis=1) == 1),
+                "last": real & (real[:, ::-1].cumsum(axis=1)[:, ::-1] == 1),
+                "mean": real,
+                "separators": real if separators is None else real & separators[rows],
+            }
+            for j, name in enumerate(names):  # the mean of what is seen; zero where that is nothing
+                among = seen[name] / np.maximum(1, seen[name].sum(axis=1, keepdims=True))
+                L[rows, j] = np.einsum("in,ind->id", among, A.reshape(len(A), -1, self.dim))
         return L
-
-
-def _landmark(name: str, X: NDArray[np.floating], real: Mask) -> Array:
-    """One landmark of some sequences, ``(sequences, d)``; zero where no token is real."""
-    if name in ("first", "last"):
-        ends = real if name == "first" else real[:, ::-1]
-        at = np.argmax(ends, axis=1)
-        at = at if name == "first" else real.shape[1] - 1 - at
-        each = np.arange(len(X))
-        return np.where(real[each, at, None], X[each, at], 0.0).astype(np.float64)
-    total = np.where(real[:, :, None], X, 0.0).sum(axis=1, dtype=np.float64)
-    return np.asarray(total / np.maximum(1, real.sum(axis=1, keepdims=True)))

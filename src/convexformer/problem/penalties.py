@@ -43,9 +43,9 @@ class Penalty(ABC):
     def norms(self, Z: Array) -> Array:
         """Norm of every cell: ``(groups, cells)``."""
 
-    @abstractmethod
     def cells(self, n_outputs: int) -> int:
         """Number of cells a group has."""
+        return n_outputs if self.separable else 1
 
     def column(self, n_groups: int) -> Array:
         """The weights as a column ``(groups, 1)``, to multiply `norms`."""
@@ -87,9 +87,6 @@ class TokenOutput(Penalty):
     def norms(self, Z: Array) -> Array:
         return safe_norm(plain(Z), axis=1)
 
-    def cells(self, n_outputs: int) -> int:
-        return n_outputs
-
 
 class Token(Penalty):
     r""":math:`\sum_k w_k \|Z_k\|_F`: a token is used by all outputs or by none."""
@@ -99,9 +96,6 @@ class Token(Penalty):
 
     def norms(self, Z: Array) -> Array:
         return safe_norm(plain(Z).reshape(len(Z), -1), axis=1)[:, None]
-
-    def cells(self, n_outputs: int) -> int:
-        return 1
 
 
 class Nuclear(Penalty):
@@ -117,9 +111,6 @@ class Nuclear(Penalty):
 
     def norms(self, Z: Array) -> Array:
         return np.asarray(np.linalg.svd(Z, compute_uv=False).sum(axis=1, keepdims=True))
-
-    def cells(self, n_outputs: int) -> int:
-        return 1
 
     def dual_norms(self, M: Array) -> Array:
         largest = np.linalg.svd(M, compute_uv=False).max(axis=1, keepdims=True, initial=0.0)

@@ -68,17 +68,13 @@ class Point:
         """Dual norms of `M`, ``(groups, cells)``."""
         return self.problem.penalty.dual_norms(self.M)
 
-    @lazy
-    def _ray(self) -> tuple[Array, Array] | None:
-        return self.problem.ray(self.V)
-
     def primal(self, beta: float) -> float:
         """Objective at strength `beta`."""
         return self.loss + beta * self.penalty
 
     def dual(self, beta: float) -> float:
         """The best dual value on the ray through `V`, a lower bound of the minimum."""
-        return self.problem.dual_value(self.V, self.norms, beta, self._ray)
+        return self.problem.dual_value(self.V, self.norms, beta)
 
     @lazy
     def _gaps(self) -> dict[float, float]:

@@ -33,10 +33,7 @@ class PositionDesign(Design):
     def __init__(self, tokens: TokenDesign) -> None:
         self.tokens, n = tokens, tokens.n_groups
         self.n_samples, self.n_groups, self.dim = tokens.n_samples * n, n, tokens.dim * n
-
-    @property
-    def nbytes(self) -> int:
-        return self.tokens.nbytes
+        self.nbytes = tokens.nbytes
 
     @property
     def norm(self) -> float:
@@ -66,11 +63,6 @@ class PositionDesign(Design):
     def _by_sample(self, V: Array) -> Array:
         """Values of rows ``(N n, c)`` as ``(N, n c)``."""
         return np.ascontiguousarray(V).reshape(self.tokens.n_samples, -1)
-
-    def is_noise(self, M: Array, V: Array, groups: Groups | None = None) -> bool:
-        return self.tokens.is_noise(
-            M.reshape(self.n_groups, self.tokens.dim, -1), self._by_sample(V)
-        )
 
 
 class AttentionPenalty(Penalty):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from .bounds import objective_bounds
 from .certificate import Certificate, check_range
 from .conditioning import Conditioned, conditioned
-from .designs import CORRELATED, Design, Groups
+from .designs import Design, Groups
 from .lazy import lazy
 from .losses import Logistic, Loss, Softmax
 from .norms import plain
@@ -32,8 +31,6 @@ from .risk import ROUNDING, EmpiricalRisk
 from .softmax_hessian import softmax_quadratic
 
 Array = NDArray[np.float64]
-
-MOST_KEPT = 1 << 22  # numbers of the point without tokens that is kept for whoever starts there
 
 
 class Problem:
@@ -75,11 +72,8 @@ class Problem:
         intercept: bool = True,
     ) -> None:
         Y = np.asarray(Y, dtype=np.float64)
-        weight = (
-            np.ones(design.n_samples)
-            if sample_weight is None
-            else np.array(sample_weight, dtype=np.float64)
-        )
+        given = np.ones(design.n_samples) if sample_weight is None else sample_weight
+        weight = np.array(given, dtype=np.float64)
         weight.flags.writeable = False  # means and totals are of these numbers
         self._check(design, penalty, Y, weight)
         loss.check_targets(Y, weight, intercept)
@@ -89,7 +83,8 @@ class Problem:
         # Losses of a residual do not see a common shift: targets near zero round less.
         self.shift = np.zeros(Y.shape[1])
         if intercept and loss.translates:
-            self.shift = _location(loss, Y, weight)
+            first = Y[0]  # a constant target gives exactly zero
+            self.shift = np.asarray(first + loss.constant(Y - first, weight))
             Y = Y - self.shift
         self._set_targets(np.array(Y, order=loss.order), weight)
         self.center: Array | None = None  # (n_groups, d), means of columns
@@ -139,13 +134,14 @@ class Problem:
             Correlations of the dual point, if these are known, which saves the other pass.
         """
         b = np.zeros(self.n_outputs) if b is None else b
-        if S is None and self._follows:  # both passes in one
+        if S is None and self.follows:  # both passes in one
             lift = self._lift(Z)
             F, left, M = self.design.follow(Z, self.Y + lift, self.weight)
-            S = F - lift
-            settled = self.risk.settle(S, b)
+            settled, M = self.risk.settle(F - lift, b), np.ascontiguousarray(M)
             assert settled.V is not None
-            return Point(self, Z, S, *settled, self._balanced_correlations(left, M, settled.V))
+            if self.center is not None:  # what is left is not balanced yet
+                M -= (left - settled.V).sum(axis=0) * self.center[:, :, None]
+            return Point(self, Z, F - lift, *settled, M)
         S = self.scores(Z) if S is None else S
         return Point(self, Z, S, *self.risk.settle(S, b), M)
 
@@ -155,18 +151,10 @@ class Problem:
         S = np.zeros(self.Y.shape, order=self.loss.order)
         return self.at(np.zeros(self.shape), self.risk.best_constant(), S=S)
 
-    @property
-    def is_small(self) -> bool:
-        """Whether what belongs to a point takes little memory."""
-        return self.Y.size + prod(self.shape) < MOST_KEPT
-
     def scores(self, Z: Array) -> Array:
         """Prediction without intercept, from centred columns: ``(N, c)``."""
-        groups = np.asarray(Z.any(axis=(1, 2))).nonzero()[0]
-        everything = self.design.prefers_all(groups)
-        F = self.design.predict(Z) if everything else self.design.predict(Z[groups], groups)
         # In the order of losses first: a row of few outputs is slow to subtract from.
-        F = np.asarray(F, order=self.loss.order)
+        F = np.asarray(self.design.predict(Z), order=self.loss.order)
         return F if self.center is None else F - self._lift(Z)
 
     def correlations(self, V: Array) -> Array:
@@ -176,17 +164,9 @@ class Problem:
         return _last_follows(self.design.correlate(V[:, :-1]))
 
     @property
-    def _follows(self) -> bool:
+    def follows(self) -> bool:
         """Whether scores and the correlations of their dual point come in one pass over X."""
         return self.loss.quadratic and self.design.follows(self.n_outputs)
-
-    def _balanced_correlations(self, left: Array, M: Array, V: Array) -> Array:
-        """Correlations of `V`, which is what `left`, with correlations `M`, is once balanced."""
-        M = np.ascontiguousarray(M)
-        if self.center is None:
-            return M
-        shift = (left - V).sum(axis=0) / self.risk.total
-        return M - shift * (self.risk.total * self.center[:, :, None])
 
     def _lift(self, Z: Array) -> Array:
         """What centring takes from the scores, ``means . Z``: ``(c,)``."""
@@ -220,17 +200,11 @@ class Problem:
 
     def _set_center(self) -> None:
         """Means of columns; the same pass over X correlates the dual point without tokens."""
-        two = self.loss.joint and self.n_outputs == 2  # whose logistic problem has its own
-        if not self.is_small or two or self.n_outputs >= CORRELATED:
-            self.center = self.design.means(self.weight)
-            return
-        null = self.null
-        share = self.weight[:, None] / self.risk.total
-        known = slice(-1 if self.loss.joint else None)
-        M = self.design.correlate(np.concatenate([share, null.V[:, known]], axis=1))
-        self.center = np.ascontiguousarray(M[:, :, 0])
-        own = np.ascontiguousarray(M[:, :, 1:])
-        own = _last_follows(own) if self.loss.joint else own
+        null, joint = self.null, self.loss.joint
+        share, V = self.weight[:, None] / self.risk.total, null.V[:, :-1] if joint else null.V
+        M = self.design.correlate(np.concatenate([share, V], axis=1))
+        self.center, own = np.ascontiguousarray(M[:, :, 0]), np.ascontiguousarray(M[:, :, 1:])
+        own = _last_follows(own) if joint else own
         self.__dict__["null"] = Point(self, null.Z, null.S, null.b, null.F, null.loss, null.V, own)
 
     # Duality --------------------------------------------------------------------------------------
@@ -247,9 +221,15 @@ class Problem:
 
     def _largest(self, V: Array, M: Array, norms: Array) -> float:
         """The largest of `norms`, those of the correlations `M` of `V`; 0 where M is rounding."""
-        known = slice(-1 if self.loss.joint else None)  # the last output follows from the others
-        if self.design.is_noise(M[:, :, known], V[:, known]):
-            return 0.0
+        size, total = float(np.abs(M).max(initial=0.0)), float(np.abs(V).sum())
+        if size <= 1e-9 * total * np.abs(self.design.some()).max(initial=0.0):  # it may be
+            rounding = (4 + np.sqrt(len(V))) * np.finfo(float).eps
+            terms = np.zeros((M[:, :, 0].size, V.shape[1]))  # of every sum
+            for rows, A in self.design.columns():
+                terms += np.abs(A).T @ np.abs(V[rows])
+            known = slice(-1 if self.loss.joint else None)  # the last output follows from others
+            if (np.abs(M).reshape(terms.shape) <= rounding * terms)[:, known].all():
+                return 0.0
         return check_range(float(norms.max(initial=0.0)))
 
     def ray(self, V: Array) -> tuple[Array, Array] | None:
@@ -265,13 +245,10 @@ class Problem:
             (top, bottom) if self.separable else (top.sum(keepdims=True), bottom.sum(keepdims=True))
         )
 
-    def dual_value(
-        self, V: Array, norms: Array, beta: float, ray: tuple[Array, Array] | None = None
-    ) -> float:
+    def dual_value(self, V: Array, norms: Array, beta: float) -> float:
         """The best dual value on the ray through `V`, scaled into the norm ball.
 
-        `norms` are dual norms of the correlations of `V`, ``(groups, cells)``; `ray` is ``ray(V)``
-        where that is known.
+        `norms` are dual norms of the correlations of `V`, ``(groups, cells)``.
         """
         sizes = norms.max(axis=0, initial=0.0)
         if not self.separable:
@@ -279,7 +256,7 @@ class Problem:
         limits = [
             beta / size if size > 0 and self.beta_max > 0 else np.inf for size in sizes.tolist()
         ]
-        ray = self.ray(V) if ray is None else ray
+        ray = self.ray(V)
         if ray is None:
             return self.risk.dual_value(V, np.minimum(1.0, limits))
         return sum(map(_best_on_ray, ray[0].tolist(), ray[1].tolist(), limits))
@@ -319,10 +296,7 @@ class Problem:
 
     def with_loss(self, loss: Loss) -> Problem:
         """The same problem under another loss for the same targets."""
-        other = self._copy()
-        other.loss = loss
-        other._set_targets(self.Y, self.weight)
-        return other
+        return self._with_targets(self.Y, self.shift, loss)
 
     @lazy
     def as_logistic(self) -> tuple[Problem, float] | None:
@@ -334,7 +308,7 @@ class Problem:
         """
         if not (isinstance(self.loss, Softmax) and self.n_outputs == 2 and self.penalty.euclidean):
             return None
-        one = self.with_loss(Logistic())._with_targets(2.0 * self.Y[:, :1] - 1.0, np.zeros(1))
+        one = self._with_targets(2.0 * self.Y[:, :1] - 1.0, np.zeros(1), Logistic())
         return one, 1.0 if self.penalty.separable else np.sqrt(0.5)
 
     @lazy
@@ -342,16 +316,12 @@ class Problem:
         """The problem in units that suit float64; None where it is in such units already."""
         return conditioned(self)
 
-    def _with_targets(self, Y: Array, shift: Array) -> Problem:
-        other = self._copy()
-        other.shift = shift
-        other._set_targets(Y if self.loss.joint else np.ascontiguousarray(Y), self.weight)
-        return other
-
-    def _copy(self) -> Problem:
+    def _with_targets(self, Y: Array, shift: Array, loss: Loss | None = None) -> Problem:
         other = copy(self)
         for name in ("null", "beta_max", "as_logistic", "conditioned"):
             other.__dict__.pop(name, None)
+        other.loss, other.shift = self.loss if loss is None else loss, shift
+        other._set_targets(np.asarray(Y, order=other.loss.order), self.weight)
         return other
 
     # Second order ---------------------------------------------------------------------------------
@@ -400,8 +370,3 @@ def _best_on_ray(top: float, bottom: float, limit: float) -> float:
     """The dual value ``scale (top - scale bottom / 2)`` at its best, up to the norm ball."""
     scale = min(max(0.0, top / bottom) if bottom > 0 else 0.0, limit)
     return scale * (top - 0.5 * scale * bottom)
-
-
-def _location(loss: Loss, Y: Array, weight: Array) -> Array:
-    first = Y[0]  # a constant target gives exactly zero
-    return np.asarray(first + loss.constant(Y - first, weight))

@@ -4,27 +4,25 @@ r"""The empirical risk: the weighted loss of all samples at given scores, and it
           V_i = -a_i\,\partial\,\mathrm{loss}(F_i, Y_i)
 
 An intercept asks of a dual point V that every column sums to zero, and most losses that its entries
-lie within bounds. Nothing is remembered between calls.
+lie within bounds. Nothing is remembered between calls. For a logistic loss of one output and a
+softmax of a few, compiled code does what it can; the rest of this file is for any loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import intercepts
+from .. import _core
 from .lazy import lazy
-from .losses import Loss
+from .losses import Logistic, Loss, Softmax
 from .softmax_hessian import joint_newton
 
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-14  # relative
-BALANCED = 1e-9  # part of a slope's terms that counts as zero: the loss is off by its square
-MOST_NEWTON_STEPS, MOST_HALVINGS = 100, 60  # of an intercept
 
 
 class Settled(NamedTuple):
@@ -50,6 +48,8 @@ class EmpiricalRisk:
     def __init__(self, loss: Loss, Y: Array, weight: Array, intercept: bool) -> None:
         self.loss, self.Y, self.weight, self.intercept = loss, Y, weight, intercept
         self.is_plain, self.total = bool((weight == 1.0).all()), float(weight.sum())
+        known = isinstance(loss, Logistic) if Y.shape[1] == 1 else isinstance(loss, Softmax)
+        self._compiled = known and Y.shape[1] <= 16 and len(Y) > 0 and Y.flags.f_contiguous
 
     # Values ---------------------------------------------------------------------------------------
 
@@ -90,14 +90,27 @@ class EmpiricalRisk:
         """The risk at scores `S` plus the best intercept, searched from `b` on."""
         if self.loss.quadratic:
             return self._settle_squared(S)
-        here = intercepts.point(self.loss, S, self.Y, self.weight, b, self.intercept)
-        if here is None or not here.settled:
+        if not self.intercept:
+            b = np.zeros(S.shape[1])
+        here, is_best = self._settle_compiled(S, b)
+        if here is None or not is_best:
             b = self.best_intercept(S, b)
-            here = intercepts.point(self.loss, S, self.Y, self.weight, b, self.intercept)
+            here, _ = self._settle_compiled(S, b)
         if here is not None:
-            return Settled(here.b, here.F, here.loss, here.V)
+            return here
         F = S + b
         return Settled(b, F, self.value(F), None)
+
+    def _settle_compiled(self, S: Array, b: Array) -> tuple[Settled | None, bool]:
+        """The risk at scores ``S + b``, and whether `b` is the best; None if left to others."""
+        if not (self._compiled and S.flags.f_contiguous):
+            return None, False
+        F, V = np.empty(S.shape, order="F"), np.empty(S.shape, order="F")
+        rounds = 2 if self.intercept else 0
+        given = S.T, self.Y.T, self.weight, b
+        found, value, is_best = _core.loss_point(S.shape, rounds, *given, F.T, V.T)
+        F.flags.writeable = False
+        return (Settled(b.copy(), F, value, V) if found else None), bool(is_best)
 
     def _settle_squared(self, S: Array) -> Settled:
         R, b = self.Y - S, np.zeros(S.shape[1])
@@ -116,16 +129,18 @@ class EmpiricalRisk:
         if not self.intercept:
             return np.zeros(S.shape[1])
         closed = self.loss.intercept(S, self.Y, self.weight)
-        if closed is None:
-            closed = intercepts.best(self.loss, S, self.Y, self.weight, b)
         if closed is not None:
             return closed
-        phi, e, size, H = self._slope(S, b)
-        for _ in range(MOST_NEWTON_STEPS):
-            if np.all(np.abs(e) <= BALANCED * size):
+        b = b.copy()
+        known = self._compiled and S.flags.f_contiguous
+        if known and _core.best_intercept(S.shape, S.T, self.Y.T, self.weight, b):
+            return b
+        phi, e, size, parts = self._slope(S, b)
+        for _ in range(100):
+            if np.all(np.abs(e) <= 1e-9 * size):  # the loss is off by the square of that
                 break
-            step = self._intercept_newton(H)(e)
-            for _ in range(MOST_HALVINGS):
+            step = self.balancing(*parts, rounds=1)[1]
+            for _ in range(60):
                 trial = self._slope(S, b + step)
                 bad = (trial[0] > phi + ROUNDING * np.abs(phi)) & (abs(trial[1]) > 0.5 * abs(e))
                 if not np.any(bad):
@@ -134,7 +149,7 @@ class EmpiricalRisk:
             else:
                 break
             b = b + step
-            phi, e, size, H = trial
+            phi, e, size, parts = trial
         return b
 
     def moved_intercept(self, F: Array, b: Array, change: Array) -> Array:
@@ -145,7 +160,7 @@ class EmpiricalRisk:
         bent = H * change
         if self.loss.joint:
             bent -= H * bent.sum(axis=1, keepdims=True)
-        return b - self._intercept_newton(H)(self.weighted(bent).sum(axis=0))
+        return b + self.balancing(-bent, H, rounds=1)[1]
 
     def best_constant(self) -> Array:
         """The intercept of the model without tokens, or nearly so: ``(c,)``."""
@@ -153,20 +168,14 @@ class EmpiricalRisk:
             return self.loss.constant(self.Y, self.weight)
         return np.zeros(self.Y.shape[1])
 
-    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, Array]:
-        """Loss, minus its slope in the intercept, the size of the slope's terms, and curvature."""
-        value, V, H = self.loss.expansion(S + b, self.Y)
-        V = self.weighted(V)
-        return self._sum(value), V.sum(axis=0), np.abs(V).sum(axis=0), H
+    def _slope(self, S: Array, b: Array) -> tuple[Array, Array, Array, tuple[Array, Array]]:
+        """Loss, minus its slope in the intercept, the size of its terms; dual point and curvature.
 
-    def _intercept_newton(self, H: Array) -> Callable[[Array], Array]:
-        """Newton's step of the intercept as a function of its slope."""
-        W = self.weighted(H)
-        size = W.sum(axis=0)
-        if self.loss.joint:
-            return joint_newton(size, W.T @ H)
-        bent = np.maximum(size, 1e-10 * self.total)
-        return lambda e: e / bent
+        The last two are entry by entry, without weights.
+        """
+        value, V, H = self.loss.expansion(S + b, self.Y)
+        weighted = self.weighted(V)
+        return self._sum(value), weighted.sum(axis=0), np.abs(weighted).sum(axis=0), (V, H)
 
     # Dual points ----------------------------------------------------------------------------------
 
@@ -191,28 +200,25 @@ class EmpiricalRisk:
 
         A second round removes the rounding of the first.
         """
+        out, step = self.weighted(V), np.zeros(V.shape[1])
         if not self.intercept:
-            return self.weighted(V), np.zeros(V.shape[1])
-        found = intercepts.balanced(self.loss, V, H, self.weight, rounds)
-        if found is not None:
-            return found
-        V, step = self.weighted(V), np.zeros(V.shape[1])
-        W = self.weight[:, None] if self.loss.quadratic else self.weighted(H)
-        size = np.array([self.total]) if self.loss.quadratic else W.sum(axis=0)
-        newton = joint_newton(size, W.T @ H) if self.loss.joint else None
-        if newton is None and np.any(size <= 0):
-            W = np.where(size <= 0, self.weight[:, None], W)
+            return out, step
+        if self._compiled and V.flags.f_contiguous and H.flags.f_contiguous:
+            balanced = np.empty(V.shape, order="F")
+            if _core.balance(V.shape, rounds, V.T, H.T, self.weight, balanced.T, step):
+                return balanced, step
+        W, step = self.weighted(H), np.zeros(V.shape[1])
+        size = W.sum(axis=0)
+        flat = size <= 1e-10 * self.total
+        if not self.loss.joint and flat.any():  # without curvature all samples move alike
+            W = np.where(flat, 1e-10 * self.weight[:, None], W)
             size = W.sum(axis=0)
+        newton = joint_newton(size, W.T @ H) if self.loss.joint else lambda e: e / size
         for _ in range(rounds):
-            e = V.sum(axis=0)
-            if newton is not None:
-                move = newton(e)
-                V = V - W * (move - H @ move[:, None])
-            else:
-                move = e / size
-                V = V - W * move
-            step += move
-        return V, step
+            move = newton(out.sum(axis=0))
+            out = out - W * (move - H @ move[:, None] if self.loss.joint else move)
+            step = step + move
+        return out, step
 
     @lazy
     def bounds(self) -> tuple[Array, Array]:
@@ -225,32 +231,26 @@ class EmpiricalRisk:
         return np.asarray(low, order=self.loss.order), np.asarray(high, order=self.loss.order)
 
     def _inside(self, V: Array) -> Array:
-        """`V` moved within bounds."""
-        found = intercepts.confined(self.loss, V, self.Y, self.weight)
-        if found is not None:
-            return found
+        """`V` moved within bounds, along the line to a balanced point that is inside."""
         lower, upper = self.bounds
         inside = np.minimum(np.maximum(V, lower), upper)
-        off = inside - V
-        if off.any() and np.any(np.abs(off) > ROUNDING * self.weight[:, None]):
-            inside = np.clip(self._drawn_inside(V), lower, upper)
+        if np.any(np.abs(inside - V) > ROUNDING * self.weight[:, None]):
+            origin = self._interior()
+            move = V - origin
+            room = np.where(move > 0, upper - origin, origin - lower)
+            ratio = np.divide(room, np.abs(move), out=np.ones_like(V), where=move != 0)
+            inside = np.clip(origin + min(1.0, float(np.min(ratio))) * move, lower, upper)
         if self.loss.joint:  # correlations are formed on the assumption that rows sum to zero
             inside[:, -1] = -inside[:, :-1].sum(axis=1)
         return inside
 
-    def _drawn_inside(self, V: Array) -> Array:
-        """`V` moved within bounds, along the line to a balanced point that is inside."""
+    def _interior(self) -> Array:
+        """A balanced dual point within bounds: zero, or the null model's if zero is an end."""
         lower, upper = self.bounds
-        free = self.weight > 0
-        around_zero = np.all(lower[free] < 0) and np.all(upper[free] > 0)
-        inside = np.zeros_like(V)
-        if not around_zero:
-            F = self.settle(np.zeros_like(self.Y), self.best_constant()).F
-            inside = np.clip(self.balanced(*self.loss.expansion(F, self.Y)[1:]), lower, upper)
-        move = V - inside
-        room = np.where(move > 0, upper - inside, inside - lower)
-        ratio = np.divide(room, np.abs(move), out=np.ones_like(V), where=move != 0)
-        return inside + min(1.0, float(np.min(ratio))) * move
+        if ((lower < 0) & (upper > 0) | (self.weight[:, None] == 0)).all():
+            return np.zeros_like(self.Y)
+        F = self.settle(np.zeros_like(self.Y), self.best_constant()).F
+        return np.clip(self.balanced(*self.loss.expansion(F, self.Y)[1:]), lower, upper)
 
     def dual_value(self, V: Array, scale: Array | float = 1.0) -> float:
         """``-sum_i a_i loss*(-scale V_i / a_i)``."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .designs import Array, Design, Groups, row_slices
-
-ROWS_BYTES = 1 << 21  # of a block of samples, to stay in cache
+from .designs import CACHED_BYTES, Array, Design, Groups, row_slices
 
 
 def softmax_quadratic(
@@ -47,59 +46,48 @@ def softmax_quadratic(
     """
     d, c = design.dim, P.shape[1]
     members = [np.flatnonzero(cells[:, j]) for j in range(c)]  # groups of every output
-    ends = d * np.cumsum([0] + [len(m) for m in members])
-    spans = [slice(ends[j], ends[j + 1]) for j in range(c)]
     columns = [(d * m[:, None] + np.arange(d)).ravel() for m in members]
-    size, every = int(ends[-1]), bool(cells.all())
-    Q, border = np.zeros((size, size)), np.zeros((size, c))
+    if center is not None:  # the last column is constant
+        columns = [np.append(own, len(groups) * d) for own in columns]
+    ends = np.cumsum([0] + [len(own) for own in columns]).tolist()
+    spans = [slice(*part) for part in pairwise(ends)]
+    size, every = ends[-1], bool(cells.all())
+    Q, blocks = np.zeros((size, size)), [np.zeros((len(own), len(own))) for own in columns]
     others = P @ (1.0 - np.eye(c))  # 1 - p, which a subtraction would lose near 1
-    root, unit = np.sqrt(weight), 0.0
-    blocks = [np.zeros((len(k), len(k))) for k in columns]
-    edges = [np.zeros(len(k)) for k in columns]
-    for rows in row_slices(design.n_samples, len(groups) * d + size, ROWS_BYTES):
-        A = design.gather(rows, groups)
-        if center is not None:
-            A -= center[groups].reshape(-1)
+    root, unit = np.sqrt(weight)[:, None], 0.0
+    for rows in row_slices(design.n_samples, len(groups) * d + size, 2 * CACHED_BYTES):
+        A = design.centred(rows, groups, center)
         if dtype != np.float64:  # squares must fit
             unit = unit or float(np.max(np.abs(A), initial=0.0)) or 1.0
             A /= unit
+        if center is not None:
+            A = np.column_stack([A, np.ones(len(A))])
         A = np.ascontiguousarray(A.T, dtype=dtype)  # products with samples' factors are fast so
-        share: NDArray = (root[rows, None] * P[rows]).T.astype(dtype)
+        share: NDArray = (root[rows] * P[rows]).T.astype(dtype)
         T: NDArray = np.empty((size, A.shape[1]), dtype=dtype)
         for j, span in enumerate(spans):
             np.multiply(A if every else A[columns[j]], share[j], out=T[span])
         Q -= T @ T.T
-        border -= T @ share.T
         if not every:
-            for j in range(c):
-                own: NDArray = (np.sqrt(P[rows, j] * others[rows, j]) * root[rows]).astype(dtype)
-                part = A[columns[j]] * own
-                blocks[j] += part @ part.T
-                edges[j] += part @ own
+            own_share: NDArray = (root[rows] * np.sqrt(P[rows] * others[rows])).T.astype(dtype)
+            for j, block in enumerate(blocks):
+                part = A[columns[j]] * own_share[j]
+                block += part @ part.T
     if every:  # rows sum to zero over outputs
-        blocks, edges = _own(Q, border, c)
-    for j, span in enumerate(spans):
-        Q[span, span], border[span, j] = blocks[j], edges[j]
-    if unit:
-        Q *= unit**2
-        border *= unit
-    if center is not None:
-        W = weight[:, None] * P
-        total = np.diag(np.sum(W * others, axis=0)) - (W.T @ P) * (1.0 - np.eye(c))
-        Q -= border @ np.linalg.pinv(total, rcond=1e-13, hermitian=True) @ border.T
-    pairs = np.full(cells.shape, -1)
+        pairs = Q.reshape(c, size // c, c, size // c)
+        blocks = [-pairs[j, :, np.arange(c) != j].sum(axis=0) for j in range(c)]
+    for span, block in zip(spans, blocks, strict=True):
+        Q[span, span] = block
+    first = np.full(cells.shape, -1)
     for j, m in enumerate(members):
-        pairs[m, j] = ends[j] + d * np.arange(len(m))
-    order = (pairs[cells][:, None] + np.arange(d)).ravel()
-    return Q[np.ix_(order, order)]
-
-
-def _own(Q: Array, border: Array, c: int) -> tuple[list[Array], list[Array]]:
-    """What outputs have to do with themselves: minus the sum of all that they have with others."""
-    p = len(Q) // c
-    Q, border = Q.reshape(c, p, c, p), border.reshape(c, p, c)
-    blocks = [-Q[j, :, np.arange(c) != j].sum(axis=0) for j in range(c)]
-    return blocks, [-border[j, :, np.arange(c) != j].sum(axis=0) for j in range(c)]
+        first[m, j] = ends[j] + d * np.arange(len(m))
+    order = (first[cells][:, None] + np.arange(d)).ravel()
+    H = Q[np.ix_(order, order)]
+    if center is not None:
+        last = np.array(ends[1:]) - 1
+        border, total = Q[np.ix_(order, last)], Q[np.ix_(last, last)]
+        H -= border @ np.linalg.pinv(total, rcond=1e-13, hermitian=True) @ border.T
+    return H * unit**2 if unit else H
 
 
 def joint_newton(size: Array, overlap: Array) -> Callable[[Array], Array]:

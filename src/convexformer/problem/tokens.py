@@ -1,14 +1,20 @@
-"""Tokens in a dense array, and how to get by with less than all of it."""
+"""Tokens in a dense array, and how to get by with less than all of it.
+
+Where few entries of X are not zero (letters of a sequence, one out of many) these are listed:
+products with them take a fraction of those with all of X, and Gram matrices the square of that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
 from .designs import (
+    CACHED_BYTES,
     TOGETHER,
     WIDE_TOKEN,
     Array,
@@ -16,19 +22,12 @@ from .designs import (
     Groups,
     Listed,
     product,
-    row_slices,
-    transposed_product,
 )
 from .lazy import lazy
-from .nonzeros import FEW, LEAST_ROWS, SCATTERED, SOME_ROWS, Nonzeros, look_sparse
 
-CANCELLED = 1e-6  # of a sum of squares: where less is left once it is centred, digits are gone
-NEAR_BYTES = 1 << 19  # of X, that take less time to multiply with than to choose from
-FAR_BYTES, NARROW = 1 << 22, 768  # of X, beyond a core's own cache; columns of a row within it
-FARTHER_BYTES, WIDE = 1 << 24, 8192  # of X, beyond shared cache; columns of some rows within
+FAR_BYTES = 1 << 22  # of X, beyond a core's own cache
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
-PANEL: dict[type, int] = {np.float32: 16, np.float64: 8}  # columns that are multiplied together
-FITTING = (1e-12, 1e12)  # mean squares that float32 has room for
+FEW_NONZEROS = 0.1  # of all entries: up to so many are worth listing
 
 
 class TokenDesign(Design):
@@ -52,261 +51,257 @@ class TokenDesign(Design):
             raise ValueError(
                 f"mask must be boolean of shape {X.shape[:2]}, got {mask.dtype} {mask.shape}."
             )
-        self.X, self.mask = X, mask
+        self.X, self.mask, self.nbytes = X, mask, X.nbytes
         self.n_samples, self.n_groups, self.dim = X.shape
-        flags = X.flags
-        # Whether X can be multiplied as it stands.
-        self._is_plain = (
-            mask is None and X.dtype == np.float64 and flags.c_contiguous and flags.aligned
-        )
-
-    @property
-    def nbytes(self) -> int:
-        return self.X.nbytes
-
-    @property
-    def float32(self) -> NDArray[np.float32] | None:
-        X = self.X
-        if self.mask is not None or X.dtype != np.float32 or not X.flags.c_contiguous:
-            return None
-        return np.asarray(X).reshape(len(X), -1)
-
-    @property
-    def float64(self) -> Array | None:
-        return np.asarray(self.X).reshape(len(self.X), -1) if self._is_plain else None
-
-    @lazy
-    def norm(self) -> float:
-        if self._listed is None:
-            return super().norm
-        return 1.001 * float(np.sqrt(np.vdot(self._listed.value, self._listed.value)))
+        if mask is None and X.flags.c_contiguous and X.flags.aligned:
+            stored = np.asarray(X).reshape(len(X), self.n_groups * self.dim)
+            if X.dtype == np.float64:
+                self.float64 = stored
+            else:
+                self.float32 = stored
 
     def rescaled(self, unit: float) -> TokenDesign:
         return TokenDesign(np.asarray(self.X, dtype=np.float64) * unit, self.mask)
 
+    # Columns ------------------------------------------------------------------------------------
+
     def gather(self, rows: slice, groups: Groups) -> Array:
-        A = self.X[rows]
-        if len(groups) and (groups[1:] - groups[:-1] == 1).all():
-            A = np.array(A[:, groups[0] : groups[-1] + 1], dtype=np.float64, order="C")
+        A, part = self.X[rows], _span(groups)
+        if isinstance(part, slice):
+            A = np.array(A[:, part], dtype=np.float64, order="C")
         else:  # `take` is the faster, but copies all of an array that is not contiguous
             A = np.take(A, groups, axis=1) if A.flags.c_contiguous else A[:, groups]
-        mask = None if self.mask is None else self.mask[rows][:, groups]
-        return np.ascontiguousarray(_masked(A, mask)).reshape(len(A), -1)
+        if self.mask is not None:
+            A = np.where(self.mask[rows][:, part, None], A, 0.0)
+        return np.ascontiguousarray(A, dtype=np.float64).reshape(len(A), -1)
+
+    def read(self, rows: slice, groups: Groups, dtype: type = np.float64) -> NDArray:
+        part, d = _span(groups), self.dim
+        stored: NDArray | None = self.float64 if dtype is np.float64 else self.float32
+        if stored is None or not isinstance(part, slice):
+            return super().read(rows, groups, dtype)
+        return stored[rows, part.start * d : part.stop * d]
 
     def some(self) -> Array:
-        return np.asarray(self.X[:8], np.float64) if self._is_plain else super().some()
+        return super().some() if self.float64 is None else self.float64[:8]
+
+    def listed(self, groups: Groups) -> Listed:
+        if self._nonzeros is None:
+            return super().listed(groups)
+        columns, width = self._columns_of(groups), self.n_groups * self.dim
+        place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
+        place[columns] = np.arange(len(columns))
+        return Listed((self._nonzeros.size, width), (*self._nonzeros.entries, place))
+
+    def _columns_of(self, groups: Groups) -> Groups:
+        return (self.dim * groups[:, None] + np.arange(self.dim)).ravel()
 
     # Where X is mostly zero, only its entries count.
 
     @lazy
     def _nonzeros(self) -> Nonzeros | None:
-        width, step = self.n_groups * self.dim, self.n_samples // SOME_ROWS
-        if self.n_samples < LEAST_ROWS or width < 1 / FEW:
+        width, step = self.n_groups * self.dim, self.n_samples // 16
+        if self.n_samples < 256 or width < 10:
             return None
-        some = slice(0, SOME_ROWS * step, step)
-        if not look_sparse(self.gather(some, np.arange(self.n_groups))):
+        if not look_sparse(self.gather(slice(0, 16 * step, step), np.arange(self.n_groups))):
             return None
-        return Nonzeros.of(self.blocks(), self.n_samples, width)
+        found = Nonzeros.of(self.columns(), self.n_samples, width)
+        if found is not None and 1e-280 < np.vdot(found.value, found.value) < 1e280:
+            self.norm = 1.001 * float(np.linalg.norm(found.value))
+        return found
 
     @property
     def is_sparse(self) -> bool:
         return self._nonzeros is not None
-
-    def listed(self, groups: Groups) -> Listed:
-        if self._nonzeros is None and not self._is_plain:
-            return super().listed(groups)
-        columns, width = self._columns_of(groups), self.n_groups * self.dim
-        place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
-        place[columns] = np.arange(len(columns))
-        if self._nonzeros is None:
-            none: NDArray[np.int32] = np.empty(0, dtype=np.int32)
-            return Listed((-1, width), (none, none, self.X, place))
-        X = self._nonzeros
-        return Listed((X.size, width), (X.start, X.column, X.value, place))
-
-    def gram_work(self, columns: int) -> float:
-        dense = super().gram_work(columns)
-        return dense if self._nonzeros is None else SCATTERED * self._nonzeros.density**2 * dense
-
-    def halves_gram(self, columns: int) -> bool:
-        return self._is_plain and columns <= FEW_COLUMNS and self._nonzeros is None
-
-    def gram(
-        self, groups: Groups, weights: Array, center: Array | None, dtype: type = np.float64
-    ) -> tuple[Array, Array]:
-        if self._nonzeros is None:
-            return super().gram(groups, weights, center, dtype)
-        columns = self._columns_of(groups)
-        parts = zip(*(self._nonzeros.gram(columns, w) for w in weights.T), strict=True)
-        Q, q = (np.array(part) for part in parts)
-        total = weights.sum(axis=0)
-        if center is not None:
-            mean, raw = center.ravel()[columns], np.einsum("rpp->rp", Q).copy()
-            for j, part in enumerate(Q):
-                part -= np.outer(mean, q[j]) + np.outer(q[j] - total[j] * mean, mean)
-            if np.any(np.abs(np.einsum("rpp->rp", Q)) < CANCELLED * np.abs(raw)):
-                return super().gram(groups, weights, center, dtype)
-            q -= np.outer(total, mean)
-        return Q, q.T
-
-    def cross_gram(
-        self, old: Groups, new: Groups, weight: Array, center: Array | None, dtype: type
-    ) -> tuple[Array, Array]:
-        if self._nonzeros is None:
-            found = self._multiplied(np.concatenate([new, old]), len(new), weight, center, dtype)
-            if found is None:
-                return super().cross_gram(old, new, weight, center, dtype)
-            own = len(found[0])
-            return found[0][:, :own], found[0][:, own:].T
-        both = np.sort(np.concatenate([old, new]))
-        Q = self.gram(both, weight[:, None], center)[0][0]
-        first, second = (self._columns_of(np.searchsorted(both, part)) for part in (old, new))
-        return Q[np.ix_(second, second)], Q[np.ix_(first, second)]
-
-    def normal_equations(
-        self, groups: Groups, weight: Array, center: Array | None, target: Array, dtype: type
-    ) -> tuple[Array, Array]:
-        if self._nonzeros is None:
-            found = self._multiplied(groups, len(groups), weight, center, dtype, target)
-            if found is not None:
-                return found
-        return super().normal_equations(groups, weight, center, target, dtype)
-
-    def _multiplied(
-        self,
-        groups: Groups,
-        n_own: int,
-        weight: Array,
-        center: Array | None,
-        dtype: type,
-        target: Array | None = None,
-    ) -> tuple[Array, Array] | None:
-        """``B' diag(w) A`` and ``B' diag(w) target``, A of `groups`, B of the first of these.
-
-        Of a few columns, that are not gathered first; None of many, or where squares do not fit.
-        """
-        p, d, N = len(groups) * self.dim, self.dim, self.n_samples
-        if p == 0 or not self.halves_gram(p):
-            return None
-        mean = np.zeros(p) if center is None else np.ascontiguousarray(center[groups])
-        target = np.zeros(N) if target is None else np.ascontiguousarray(target)
-        own, padded = n_own * d, -(-p // PANEL[dtype]) * PANEL[dtype]
-        shape = (N, self.n_groups * d, len(groups), d, own, padded)
-        given = self.X, groups.astype(np.int32), mean, np.sqrt(weight), target
-        Q, q = np.zeros((padded, padded)), np.zeros(padded)
-        _core.gram_of_columns(shape, dtype is np.float64, *given, Q, q)
-        if dtype is np.float32:
-            size = Q.diagonal()[:own].reshape(-1, d).mean(axis=1) / N
-            if not (size.min() > FITTING[0] and size.max() < FITTING[1]):
-                return None
-        return Q[:own, :p], q[:own]
-
-    def _columns_of(self, groups: Groups) -> Groups:
-        return (self.dim * groups[:, None] + np.arange(self.dim)).ravel()
-
-    # Of rows that are read from afar, and stay near, both products are had in one pass.
-
-    def follows(self, n_outputs: int) -> bool:
-        return n_outputs <= TOGETHER and self._stays_near
-
-    @lazy
-    def _stays_near(self) -> bool:
-        width, size = self.n_groups * self.dim, self.X.nbytes
-        far = size >= FAR_BYTES if width <= NARROW else size >= FARTHER_BYTES and width <= WIDE
-        return far and self._is_plain and self._nonzeros is None
-
-    def follow(
-        self, Z: Array, target: Array, weight: Array, other: Array | None = None
-    ) -> tuple[Array, Array, Array]:
-        given = Z, target, weight, np.empty(0) if other is None else other
-        Z, target, weight, beside = (np.ascontiguousarray(part) for part in given)
-        F, V = np.empty_like(target), np.empty_like(target)
-        c, others = target.shape[1], int(other is not None)
-        M = np.zeros((c + others, self.n_groups, self.dim))
-        shape = (self.n_samples, self.n_groups * self.dim, c, others)
-        _core.predict_and_correlate(shape, self.X, Z, target, weight, beside, F, V, M)
-        return F, V, np.moveaxis(M, 0, 2)
 
     @property
     def _listed(self) -> Nonzeros | None:
         """Entries, if they have been listed: that takes longer than one product."""
         return self.__dict__.get("_nonzeros")
 
-    def _predict_all(self, Z: Array) -> Array:
-        if self._listed is not None:
-            return self._listed.predict(Z.reshape(-1, Z.shape[2]))
-        if not self._is_plain:
-            return self._predict(Z, np.arange(self.n_groups))
-        return product(self.X.reshape(self.n_samples, -1), Z.reshape(-1, Z.shape[2]))
-
-    def _correlate_all(self, V: Array) -> Array:
-        if self._nonzeros is not None:
-            return self._nonzeros.correlate(V).reshape(*self.X.shape[1:], -1)
-        if not self._is_plain:
-            return self._correlate(V, np.arange(self.n_groups))
-        M = transposed_product(self.X.reshape(self.n_samples, -1), V)
-        return M.reshape(*self.X.shape[1:], -1)
-
-    # Wide tokens are multiplied where they lie, which saves copying them.
-
-    def _predict(self, Z: Array, groups: Groups) -> Array:
-        if not self._is_plain or self.dim < WIDE_TOKEN:
-            return super()._predict(Z, groups)
-        F = np.zeros((self.n_samples, Z.shape[2]))
-        for k, z in zip(groups.tolist(), Z, strict=True):
-            F += product(self.X[:, k], z)
-        return F
-
-    def _correlate(self, V: Array, groups: Groups) -> Array:
-        if not self._is_plain or self.dim < WIDE_TOKEN:
-            return super()._correlate(V, groups)
-        M = np.empty((len(groups), self.dim, V.shape[1]))
-        for j, k in enumerate(groups.tolist()):
-            M[j] = transposed_product(self.X[:, k], V)
-        return M
-
-    def contributions(self, groups: Groups, G: Array, center: Array | None) -> Array:
-        if not self._is_plain:
-            return super().contributions(groups, G, center)
-        if 2 * len(groups) > self.n_groups:  # either way no copy of X
-            scattered = np.zeros((self.n_groups, self.dim))
-            scattered[groups] = G
-            U = np.einsum("ikd,kd->ik", self.X, scattered)[:, groups]
-        else:
-            U = np.empty((self.n_samples, len(groups)))
-            for column, (k, g) in enumerate(zip(groups.tolist(), G, strict=True)):
-                U[:, column] = self.X[:, k] @ g
-        return U if center is None else U - np.sum(center[groups] * G, axis=1)
-
-    def whole(self, groups: Groups, dtype: type) -> NDArray:
-        if self.mask is not None:
-            return super().whole(groups, dtype)
-        consecutive = groups[-1] - groups[0] == len(groups) - 1  # in ascending order
-        A = self.X[:, groups[0] : groups[-1] + 1] if consecutive else self.X[:, groups]
-        if A.dtype == dtype and self.X.flags.c_contiguous and consecutive:  # a view of X
-            return np.asarray(self.X).reshape(self.n_samples, -1)[
-                :, groups[0] * self.dim : (groups[-1] + 1) * self.dim
-            ]
-        return np.ascontiguousarray(A, dtype=dtype).reshape(self.n_samples, -1)
+    # Products with coefficients, and with samples -----------------------------------------------
 
     def prefers_all(self, groups: Groups) -> bool:
         if self._listed is not None:
             return True
-        if not self._is_plain:
+        if self.float64 is None:
             return len(groups) == self.n_groups
-        return 3 * len(groups) >= self.n_groups or self.X.nbytes <= NEAR_BYTES
+        # A small X takes less time to multiply with than to choose from.
+        return 3 * len(groups) >= self.n_groups or 2 * self.nbytes <= CACHED_BYTES
 
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        width = self.n_groups * self.dim
-        if self._is_plain:
-            yield slice(0, self.n_samples), np.asarray(self.X).reshape(self.n_samples, width)
+    def _predict_all(self, Z: Array) -> Array:
+        if self._listed is not None:
+            return self._listed.product(Z.reshape(-1, Z.shape[2]))
+        if self.float64 is None:
+            return super()._predict_all(Z)
+        return product(self.float64, Z.reshape(-1, Z.shape[2]))
+
+    def _correlate_all(self, V: Array) -> Array:
+        if self._nonzeros is not None:
+            M = self._nonzeros.product(V, transposed=True)
+        elif self.float64 is None:
+            return super()._correlate_all(V)
+        else:
+            M = product(self.float64.T, V)
+        return M.reshape(self.n_groups, self.dim, -1)
+
+    def _tiles(self, groups: Groups, columns: int) -> Iterator[tuple[slice, slice, Array]]:
+        if self.float64 is None or self.dim < WIDE_TOKEN:
+            yield from super()._tiles(groups, columns)
             return
-        for rows in row_slices(self.n_samples, width):
-            mask = None if self.mask is None else self.mask[rows]
-            yield rows, _masked(self.X[rows], mask).reshape(-1, width)
+        for j, k in enumerate(groups.tolist()):  # wide tokens where they lie, without a copy
+            yield slice(None), slice(j, j + 1), np.asarray(self.X[:, k], np.float64)
+
+    # Of rows that are read from afar, and stay near, both products are had in one pass.
+
+    def follows(self, n_outputs: int) -> bool:
+        plain = self.float64 is not None and not self.is_sparse
+        return plain and n_outputs <= TOGETHER and self.nbytes >= FAR_BYTES
+
+    def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        Z, target, weight = (np.ascontiguousarray(part) for part in (Z, target, weight))
+        F, V, c = np.empty_like(target), np.empty_like(target), target.shape[1]
+        M = np.zeros((c, self.n_groups, self.dim))
+        shape = (self.n_samples, self.n_groups * self.dim, c, 0)
+        _core.predict_and_correlate(shape, self.X, Z, target, weight, np.empty(0), F, V, M)
+        return F, V, np.moveaxis(M, 0, 2)
+
+    # Products of columns with each other --------------------------------------------------------
+
+    def gram_work(self, columns: int) -> float:
+        work = super().gram_work(columns)
+        return work if self._nonzeros is None else self._nonzeros.gram_share * work
+
+    def halves_gram(self, columns: int) -> bool:
+        return self.float64 is not None and columns <= FEW_COLUMNS and not self.is_sparse
+
+    def gram(
+        self,
+        groups: Groups,
+        weights: Array,
+        center: Array | None,
+        dtype: type = np.float64,
+        n_own: int | None = None,
+    ) -> tuple[Array, Array]:
+        p = len(groups) * self.dim
+        own = p if n_own is None else n_own * self.dim
+        found = None
+        if self._nonzeros is not None:
+            found = self._nonzeros.gram(self._columns_of(groups), weights, center)
+        elif p and self.halves_gram(p) and weights.shape[1] == 1 and weights.min() >= 0:
+            found = self._gram_in_place(groups, own, weights, center, dtype)
+        if found is None:
+            return super().gram(groups, weights, center, dtype, n_own)
+        return found[0][:, :own], found[1][:own]
+
+    def _gram_in_place(
+        self, groups: Groups, own: int, weights: Array, center: Array | None, dtype: type
+    ) -> tuple[Array, Array] | None:
+        """`gram` of a few columns, that are not gathered first; None where squares do not fit."""
+        p, d, N = len(groups) * self.dim, self.dim, self.n_samples
+        mean = np.zeros(p) if center is None else np.ascontiguousarray(center[groups])
+        step = 16 if dtype is np.float32 else 8  # columns that are multiplied together
+        padded = -(-p // step) * step
+        shape = (N, self.n_groups * d, len(groups), d, own, padded)
+        Q, q = np.zeros((padded, padded)), np.zeros(padded)
+        given = self.X, groups.astype(np.int32), mean, np.sqrt(weights[:, 0]), np.ones(N)
+        _core.gram_of_columns(shape, dtype is np.float64, *given, Q, q)
+        if dtype is np.float32:
+            size = Q.diagonal()[:own].reshape(-1, d).mean(axis=1) / N
+            if not (size.min() > 1e-12 and size.max() < 1e12):
+                return None
+        return Q[None, :own, :p], q[:own, None]
 
 
-def _masked(A: NDArray, mask: NDArray[np.bool_] | None) -> Array:
-    if mask is not None:
-        A = np.where(mask[:, :, None], A, 0.0)
-    return np.asarray(A, dtype=np.float64)
+def _span(groups: Groups) -> slice | Groups:
+    """`groups` as a slice, if they are consecutive."""
+    if len(groups) and (groups[1:] - groups[:-1] == 1).all():
+        return slice(int(groups[0]), int(groups[-1]) + 1)
+    return groups
+
+
+@dataclass(frozen=True)
+class Nonzeros:
+    """X ``(N, p)`` by its entries: where those of each row start, their columns and values."""
+
+    shape: tuple[int, int]
+    start: NDArray[np.int32]
+    column: NDArray[np.int32]
+    value: Array
+
+    @classmethod
+    def of(cls, blocks: Iterable[tuple[slice, Array]], rows: int, columns: int) -> Nonzeros | None:
+        """Of blocks of rows of X; None where there are too many entries."""
+        room, count = min(int(FEW_NONZEROS * rows * columns) + 1, 1 << 27), 0  # at most 1.6 GB
+        start: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
+        column: NDArray[np.int32] = np.empty(room + 3, dtype=np.int32)  # 3 are written beyond
+        value = np.empty(room + 3)
+        for part, A in blocks:
+            end, shape = start[1:][part], (len(A), columns, room - count)
+            found = _core.csr_entries(
+                shape, np.require(A, requirements=["C", "A"]), end, column[count:], value[count:]
+            )
+            if found < 0:
+                return None
+            end += count
+            count += found
+        return cls((rows, columns), start, column[:count], value[:count])
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return len(self.value)
+
+    @property
+    def entries(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Array]:
+        """As compiled code reads them."""
+        return self.start, self.column, self.value
+
+    @property
+    def gram_share(self) -> float:
+        """What a Gram matrix takes, over that of a dense X.
+
+        An entry takes as long as 60 multiply-adds of large products.
+        """
+        return 60.0 * (self.size / (self.shape[0] * self.shape[1])) ** 2
+
+    def product(self, by: Array, transposed: bool = False) -> Array:
+        """``X by``, or ``X' by`` if `transposed`."""
+        (rows, columns), c = self.shape, by.shape[1]
+        out = np.zeros((c, columns if transposed else rows))
+        multiply = _core.csr_correlate if transposed else _core.csr_predict
+        by = np.ascontiguousarray(by.T)
+        multiply((rows, self.size, columns, c), *self.entries, by, out)
+        return out.T
+
+    def gram(
+        self, columns: NDArray[np.intp], weights: Array, center: Array | None
+    ) -> tuple[Array, Array] | None:
+        """``A' diag(w) A`` and ``A' w`` of some columns less `center`, as `Design.gram`.
+
+        None where what is left of a square, once it is centred, has lost digits.
+        """
+        order = np.argsort(columns, kind="stable")
+        (rows, width), p = self.shape, len(columns)
+        place: NDArray[np.int32] = np.full(width, -1, dtype=np.int32)
+        place[columns[order]] = np.arange(p)
+        Q, q = np.zeros((weights.shape[1], p, p)), np.zeros((weights.shape[1], p))
+        for weight, *sums in zip(np.ascontiguousarray(weights.T), Q, q, strict=True):
+            _core.csr_gram((rows, self.size, width, p), *self.entries, weight, place, *sums)
+        if (np.diff(order) < 0).any():  # back to the order that was asked for
+            back = np.argsort(order)
+            Q, q = Q[:, back[:, None], back], q[:, back]
+        if center is not None:
+            mean, total = center.ravel()[columns], weights.sum(axis=0)[:, None]
+            left = q - total * mean
+            squares = 1e-6 * np.abs(np.einsum("rpp->rp", Q))
+            Q -= mean[:, None] * q[:, None] + left[:, :, None] * mean
+            if (np.abs(np.einsum("rpp->rp", Q)) < squares).any():
+                return None
+            q = left
+        return Q, q.T
+
+
+def look_sparse(A: Array) -> bool:
+    """Whether some rows of X are mostly zero."""
+    return bool(np.count_nonzero(A) <= FEW_NONZEROS * A.size)
