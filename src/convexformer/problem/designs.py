@@ -134,6 +134,13 @@ class Design(ABC):
         for rows in row_slices(self.n_samples, width, size):
             yield rows, self.read(rows, groups)
 
+    def sizes(self, V: Array) -> Array:
+        """Sums of the sizes of what `correlate` adds, ``|A|' |V|``: ``(groups, d, c)``."""
+        total = np.zeros((self.n_groups * self.dim, V.shape[1]))
+        for rows, A in self.columns():
+            total += np.abs(A).T @ np.abs(V[rows])
+        return total.reshape(self.n_groups, self.dim, -1)
+
     def centred(self, rows: slice, groups: Groups, center: Array | None) -> Array:
         """Columns of `groups` less their `center`, if any, as a fresh array."""
         A = self.gather(rows, groups)

@@ -52,6 +52,9 @@ class PositionDesign(Design):
     def gather(self, rows: slice, groups: Groups) -> Array:
         raise NotImplementedError("Columns of positions are never formed: most entries are zero.")
 
+    def sizes(self, V: Array) -> Array:
+        return self.tokens.sizes(self._by_sample(V)).reshape(self.n_groups, self.dim, -1)
+
     def _predict_all(self, Z: Array) -> Array:
         n, c = self.n_groups, Z.shape[2]
         return self.tokens.predict(Z.reshape(n, -1, n * c)).reshape(-1, c)
