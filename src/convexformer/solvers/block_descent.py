@@ -10,7 +10,6 @@ compiled, or else NumPy's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import log
 
 import numpy as np
@@ -20,7 +19,7 @@ from .. import _core
 from ..problem import Point
 from ..problem.designs import Groups
 from . import choose
-from .packing import Selection, from_gram
+from .packing import Selection
 from .solution import Clock, Task
 from .working_set import Round, gram_is_quick, rounds
 
@@ -104,7 +103,7 @@ class BlockDescent(Round):
         if in_samples:
             tokens = work.tokens.of(groups, gain * task.beta / problem.beta_max)
         else:
-            groups, tokens = work.grams.tokens(groups)
+            tokens = work.grams.tokens(groups)
         super().__init__(task, at, groups)
         self.gain = tokens.rounding * problem.beta_max / task.beta
         self.start = self.least = at.gap(task.beta) * self.value
@@ -158,32 +157,6 @@ class BlockDescent(Round):
         if spent < LEAST_SECONDS:
             return False
         return self.is_slow(spent, self.ahead(goal) / _fall(gaps) * seconds, self.cycles.Z)
-
-
-def minimise_quadratic(
-    Q: Array,
-    M: Array,
-    Z: Array,
-    radius: Array,
-    bulk: float,
-    target: float,
-    late: Callable[[], bool] = lambda: False,
-) -> Array | None:
-    """Coefficients ``(cells, size, 1)`` whose gap is about below `target`, by descent from `Z`.
-
-    Of the quadratic with Hessian `Q` and descent direction `M` at `Z`, plus ``radius_e ||z_e||``;
-    `bulk`, the loss at `Z`, sizes the second-order part of the gap. None where descent is slow, or
-    time is up.
-    """
-    cycles = Cycles(from_gram(Q, Z.shape[1]), False, Z, M, radius, np.array([2 * bulk]))
-    gaps = list[float]()
-    while len(gaps) < MOST_CYCLES and not late():
-        gaps.append(cycles.run()[1])
-        if gaps[-1] <= target:
-            return cycles.Z
-        if len(gaps) > RECENT_CYCLES and gaps[-1] > target * np.exp(MOST_CYCLES * _fall(gaps)):
-            break
-    return None
 
 
 def _fall(gaps: list[float]) -> float:

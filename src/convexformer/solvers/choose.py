@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _core
-from ..problem import Huber, Logistic, Point, Problem, Softmax
+from ..problem import Logistic, Point, Problem, Softmax
 
 COMPILED, WIDE_REGISTERS = _core.COMPILED, _core.wide_registers()
 
@@ -209,8 +209,6 @@ def newton_seconds(problem: Problem, columns: int, used: int) -> float:
     models, steps = 1, TUNING.quadratic_steps
     if not problem.loss.quadratic:
         models, steps = TUNING.other_models, TUNING.other_steps
-        if scattered and problem.n_outputs == 1 and not isinstance(problem.loss, Huber):
-            steps = TUNING.quadratic_steps  # models are minimised by block descent
     flops = models * form + steps * size**3 / 3
     flops += steps * 4 * N * columns * (problem.n_outputs - 1)  # products with many columns
     if 2 * problem.n_outputs > problem.design.dim > 1:  # Hessians for many outputs

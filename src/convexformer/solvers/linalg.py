@@ -99,15 +99,13 @@ def refined_solve(
     right: Array,
     accuracy: float,
     most: int = 40,
-    relative: float = 1e12,
 ) -> tuple[Array, Array, bool]:
     """Solve ``operator(q) = right`` by conjugate gradients with the factor `L` as preconditioner.
 
     Where `L` factorises the operator itself this is iterative refinement and ends after a step or
     two; where it is a float32 factor of a nearby matrix it takes more, up to `most`. It ends when
-    rounding allows no more, or when the quadratic form is within `accuracy` of its minimum and the
-    residual is below `relative` times the right-hand side. Returns the solution, its residual, and
-    whether either was reached.
+    rounding allows no more, or when the quadratic form is within `accuracy` of its minimum. Returns
+    the solution, its residual, and whether either was reached.
     """
 
     def precondition(r: Array) -> Array:
@@ -122,8 +120,7 @@ def refined_solve(
     for _ in range(most):
         check_stop()
         length = np.linalg.norm(r, axis=0)
-        near = rho.sum() <= accuracy and np.all(length <= relative * size)
-        if near or np.all(length <= limit):
+        if rho.sum() <= accuracy or np.all(length <= limit):
             return q, r, True
         Ap = operator(p)
         slope = np.sum(p * Ap, axis=0)
@@ -147,12 +144,6 @@ def _in_range(solve: Callable[[NDArray, Array], NDArray], L: NDArray, B: Array) 
     size = np.abs(B).max(axis=0, initial=0.0)
     size[size == 0] = 1.0
     return np.asarray(size * solve(L, B / size))
-
-
-def unit_of(root: Array) -> Array | None:
-    """The direction of the intercept."""
-    length = np.linalg.norm(root)
-    return root / length if length > 0 else None
 
 
 def project(U: Array, unit: Array | None) -> Array:

@@ -59,9 +59,11 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
 
 def _minimise(task: Task, at: Point) -> Point:
     problem, beta, tol, clock = task.problem, task.beta, task.tol, task.clock
-    damping, stage, before = 1.0, np.inf, np.inf
+    damping, before = 1.0, np.inf
     best, least, progress = at, np.inf, Progress()
-    leap: bool | None = None  # whether beta need not come down in stages
+    # A squared loss comes down in stages of beta, and others where a first step goes too far.
+    leaps = not problem.loss.quadratic and beta > LEAST_LEAP * problem.beta_max
+    stage = beta if leaps else np.inf
     while True:
         # 1. Certify the point, and end or begin a stage.
         gap = task.measure(at)
@@ -69,9 +71,6 @@ def _minimise(task: Task, at: Point) -> Point:
             best, least = at, gap
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return best
-        if leap is None:
-            leap = leaps(task, at)
-            stage = beta if leap else np.inf
         stage_gap = 0.0 if stage == np.inf else gap
         if beta < stage < np.inf:
             stage_gap = at.gap(stage)
@@ -105,23 +104,12 @@ def _minimise(task: Task, at: Point) -> Point:
             if found is not None or clock.late():
                 break
             damping, precise = 1.0, True
-        if leap and t < SHORT:  # too far at once: by stages after all
-            stage, leap = np.inf, False
+        if leaps and t < SHORT:
+            stage, leaps = np.inf, False
         elif found is None:
             return best
         at = found or at
         damping = 0.1 * damping if t >= 1.0 else min(1.0, max(10 * damping, 1e-3))
-
-
-def leaps(task: Task, at: Point) -> bool:
-    """Whether beta need not come down in stages: what may be used is few, or fewer than samples.
-
-    Stages save work where they keep models small; elsewhere they take two steps for one.
-    """
-    problem = task.problem
-    wanted = int(np.count_nonzero(at.norms > task.beta)) * problem.design.dim
-    few = wanted <= FEW or not in_samples(problem, wanted)
-    return few and not problem.loss.quadratic and task.beta > LEAST_LEAP * problem.beta_max
 
 
 def enter_at_once(problem: Problem, n_wanted: int) -> bool:

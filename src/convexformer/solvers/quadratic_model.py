@@ -25,8 +25,6 @@ from ..problem import Point, Problem
 from ..problem.designs import Groups
 from ..problem.stopping import check_stop, until
 from . import choose
-from .block_descent import minimise_quadratic
-from .choose import COMPILED
 from .linalg import bounded_quadratic
 from .quadratic_systems import (
     LARGE_SYSTEM,
@@ -43,7 +41,6 @@ from .workspace import LARGE_GRAM, Kernels, NearKernels
 
 Array = NDArray[np.float64]
 
-TIGHTER = 1e-3  # factor of the target for block descent on a model, which takes next to no time
 MOST_IDLE = 8  # steps without progress
 NOISE = 1e-3  # error that values of a model may have, over the gap
 
@@ -82,17 +79,17 @@ class SecondOrderModel:
             target = floor
         weight = problem.penalty.column(problem.shape[0])[groups]
         radius = self.beta * np.broadcast_to(weight, self.cells.shape)[self.cells]
-        found = self._by_block_descent(radius, TIGHTER * target) if self._may_descend else None
-        if found is None:
-            eta = (problem.penalty.norms(self.at.Z[groups]) / weight)[self.cells]
-            try:
-                newton = SecularNewton(self._systems(), radius, self.beta, self.at.loss, late)
-                found = newton.minimise(eta, target)
-            except RoughError:
-                self.precise = True
-                newton = SecularNewton(self._systems(), radius, self.beta, self.at.loss, late)
-                found = newton.minimise(eta, target)
-        Z[groups] = self._unpack(found)
+        eta = (problem.penalty.norms(self.at.Z[groups]) / weight)[self.cells]
+
+        def minimised() -> Array:
+            newton = SecularNewton(self._systems(), radius, self.beta, self.at.loss, late)
+            return newton.minimise(eta, target)
+
+        try:
+            Z[groups] = self._unpack(minimised())
+        except RoughError:
+            self.precise = True
+            Z[groups] = self._unpack(minimised())
         return Z
 
     @property
@@ -141,20 +138,6 @@ class SecondOrderModel:
             GramSystem(q, G[:, [j]] + q @ Z[:, [j]], n_cells, self.beta, self.precise)
             for j, q in enumerate(Q)
         ]
-
-    @property
-    def _may_descend(self) -> bool:
-        """Whether block descent may be quicker; for a squared loss it has had its own rounds."""
-        one = self._joint or self.problem.n_outputs == 1
-        tried = self.problem.loss.quadratic or self.precise or self._in_samples
-        return COMPILED and one and not tried
-
-    def _by_block_descent(self, radius: Array, target: float) -> Array | None:
-        """Coefficients of the cells; None where block descent is slow."""
-        Q, shape = self._hessians[0], (len(radius), -1, 1)
-        parts = (part[self.groups] for part in (self.at.M, self.at.Z))
-        M, Z = (self._pack(part).reshape(shape) for part in parts)
-        return minimise_quadratic(Q, M, Z, radius, self.at.loss, target, self.task.clock.late)
 
     @cached_property
     def _hessians(self) -> list[Array]:

@@ -28,14 +28,13 @@ NO_GAP = 1e-15  # relative gap that is as good as none
 AIM = 0.8  # part of the wanted gap that rounds in float32 aim for
 SAME_OBJECTIVE = 1e-13  # relative difference of objectives that rounding explains
 FIRST_GAIN = 0.1  # factor by which a round reduces the gap where more groups will enter
-SHARED_GAIN = 1.5  # times the wanted gap, from which two rounds share the reduction evenly
 FEW_ENTRIES = 2e6  # of X in the working set of a first round,
 MORE_ENTRIES = 5e6  # or of block descent with an intercept: centred tokens are rarely slow
 LITTLE_WORK = 3e8  # multiply-adds that block descent may take to prepare a first working set
 MUCH_WORK = 3e8  # multiply-adds of a Gram matrix from which weak violators are left out
 WEAK_VIOLATOR = 0.1  # part of the largest violation
 LEAST_GROUPS = 8  # of a first working set
-FAIR_GAP = 0.2  # relative gap that is a good start where all violators enter Newton's model
+FAIR_GAP = 0.2  # relative gap that is a good start for Newton's method
 SMALLEST = 1e-300
 
 
@@ -127,7 +126,8 @@ def rounds(
                 return at, True
             break
         clock.n_iter += 1
-        goes_on = made.run(_target(goal, gap, made.gain, everyone, narrow), goal, clock)
+        gain = made.gain if everyone else max(made.gain, FIRST_GAIN)
+        goes_on = made.run(max(goal, gain * gap), goal, clock)
         if not (goes_on or _is_good_start(task, at, made)):
             break
         found = made.found()
@@ -138,28 +138,15 @@ def rounds(
     return at, False
 
 
-def _target(goal: float, gap: float, gain: float, everyone: bool, narrow: bool) -> float:
-    """The relative gap that a round is to reach, from `gap`."""
-    gain = gain if everyone else max(gain, FIRST_GAIN)
-    if everyone and narrow and gain * gap > SHARED_GAIN * goal:  # one more round is due anyway
-        return max(float(np.sqrt(goal * gap)), gain * gap)
-    return max(goal, gain * gap)
-
-
 def _is_good_start(task: Task, at: Point, made: Round) -> bool:
     """Whether Newton's method had better start where slow steps have led.
 
     As a rule too many groups are in use there, unless the end is near, or there are no more than
-    where the round began, or Newton's method lets all violators enter at once.
+    where the round began. Losses but the squared one take no stages from there.
     """
-    from .newton import enter_at_once, leaps
-
-    problem, n = task.problem, len(made.groups)
-    at_once = enter_at_once(problem, n) and not task.work.kernels.keeps_own(n)
-    near = made.least < (FAIR_GAP if at_once else choose.TUNING.newton_start_gap) * made.value
     n_used, n_before = (int(Z.any(axis=(1, 2)).sum()) for Z in (made.best, made.Z0))
-    leap = leaps(task, at) and not problem.loss.damps
-    return near or leap or 0 < n_used <= n_before
+    loss, near = task.problem.loss, made.least < FAIR_GAP * made.value
+    return near or not (loss.quadratic or loss.damps) or 0 < n_used <= n_before
 
 
 def _is_better(task: Task, found: Point, at: Point, gap: float) -> bool:

@@ -22,7 +22,6 @@ from .packing import Selection, Tokens, from_gram
 
 Array = NDArray[np.float64]
 
-MOST_OTHERS, FEW_COLUMNS = 1.5, 256  # tokens over those that are wanted; columns of all of them
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
@@ -195,32 +194,18 @@ class Grams:
         self._position: dict[int, int] = {}
         self._Q = np.zeros((0, 0))
         self._precise = True
-        self._tokens: Selection | None = None
+        self._tokens: tuple[Groups, Selection] | None = None
 
     def known(self, groups: Groups) -> int:
         """How many of `groups` there are products of."""
         return len(self._position.keys() & groups.tolist()) if self._position else 0
 
-    def tokens(self, groups: Groups) -> tuple[Groups, Selection]:
-        """Tokens by their Gram matrix: those of `groups`, and others that are known already.
-
-        These cost little where they are not many: the matrix is used as it stands, and what was
-        made of it, by all points of a path that need no other tokens. Where all tokens are soon had
-        they are, once some are asked for again.
-        """
-        design, d = self.design, self.design.dim
-        known = self._position.keys() | groups.tolist()
-        few = len(known) * d <= FEW_COLUMNS or len(known) <= MOST_OTHERS * len(groups)
-        if not few or 8 * (len(known) * d) ** 2 > CACHE_BYTES:
-            return groups, from_gram(self.matrix(groups, precise=False, copy=False), d)
-        if len(known) > len(self._position):
-            p = design.n_groups * d
-            if self._position and p <= FEW_COLUMNS and design.gram_work(p) < LARGE_GRAM:
-                known = set(range(design.n_groups))
-            self._grow(np.array(sorted(known - self._position.keys())), False)
-        if self._tokens is None:
-            self._tokens = from_gram(self._Q, d)
-        return np.array(list(self._position)), self._tokens
+    def tokens(self, groups: Groups) -> Selection:
+        """Tokens of `groups` by their Gram matrix, made once for points of a path that share it."""
+        if self._tokens is None or not np.array_equal(self._tokens[0], groups):
+            Q = self.matrix(groups, precise=False, copy=False)
+            self._tokens = groups, from_gram(Q, self.design.dim)
+        return self._tokens[1]
 
     def matrix(self, groups: Groups, precise: bool = True, copy: bool = True) -> Array:
         """The block of `groups`, ``(p, p)``; products of large ones in float32 if not `precise`.
