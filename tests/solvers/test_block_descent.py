@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.strategies import never, only, start, task_of, without_gram
+from tests.strategies import only, start, task_of, without_gram
 
 from convexformer import _core
 from convexformer._core import _numpy
@@ -19,11 +19,9 @@ from convexformer.problem import (
     TokenDesign,
     TokenOutput,
 )
-from convexformer.solvers import block_descent, packing, quadratic_model, solve, solve_path
+from convexformer.solvers import packing, solve, solve_path
 from convexformer.solvers.block_descent import BlockDescent
 from convexformer.solvers.packing import Tokens
-from convexformer.solvers.quadratic_model import SecularNewton
-from convexformer.solvers.quadratic_systems import GramSystem
 from convexformer.solvers.solution import Clock, Solution, Status
 
 descend = partial(solve, strategy="block-descent")
@@ -371,32 +369,6 @@ def quadratic(p=24, d=4, seed=0, rank=None):
     return A.T @ A, (A.T @ left).reshape(Z.shape), Z, np.full(p // d, 0.3), 0.5 * left @ left
 
 
-@pytest.mark.usefixtures("cycle")
-@pytest.mark.parametrize("rank", [None, 12])
-def test_a_quadratic_is_minimised(rank):
-    Q, M, Z, radius, bulk = quadratic(rank=rank)
-    z = block_descent.minimise_quadratic(Q, M, Z, radius, bulk, 1e-10)
-    B = M.reshape(-1, 1) + Q @ Z.reshape(-1, 1)
-    system = GramSystem(Q, B, len(Z), 0.3)
-    expected = SecularNewton([system], radius, 0.3, bulk).minimise(np.zeros(len(Z)), 1e-12)
-
-    def value(z):
-        flat = z.ravel()
-        penalty = radius @ np.linalg.norm(z[:, :, 0], axis=1)
-        return 0.5 * flat @ Q @ flat - B[:, 0] @ flat + penalty
-
-    assert value(z) == pytest.approx(value(expected), abs=1e-9)
-    assert np.array_equal(np.any(z, axis=(1, 2)), np.any(expected, axis=(1, 2)))
-
-
-@pytest.mark.usefixtures("cycle")
-def test_a_quadratic_that_is_slow_or_late_is_left_alone():
-    Q, M, Z, radius, bulk = quadratic()
-    assert block_descent.minimise_quadratic(Q, M, Z, radius, bulk, 1e-10, lambda: True) is None
-    alike = Q + 1e6 * np.ones_like(Q)
-    assert block_descent.minimise_quadratic(alike, M, Z, 1e-9 * radius, bulk, 1e-14) is None
-
-
 def test_tokens_of_nothing_have_a_step():
     Q = np.zeros((6, 6))
     Q[3:, 3:] = np.eye(3)
@@ -426,15 +398,6 @@ def test_a_start_may_use_tokens_that_are_zero_here():
         start.Z[0] = 1e-3
         found = solve(problem, 0.1 * problem.beta_max, init=start)  # a warning would be an error
         assert found.converged and not found.Z[0].any()
-
-
-def test_models_of_a_logistic_loss_are_left_to_block_descent(monkeypatch):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 6, 3))
-    problem = Problem(TokenDesign(X), Logistic(), Token(), np.sign(X[:, 1, :1] + 0.1))
-    monkeypatch.setattr(quadratic_model, "COMPILED", True)
-    monkeypatch.setattr(quadratic_model, "SecularNewton", never)
-    assert solve(problem, 0.1 * problem.beta_max, strategy="newton").converged
 
 
 @pytest.mark.usefixtures("cycle")

@@ -45,13 +45,6 @@ def test_small_models_need_no_stages(classes, betas):
     assert set(betas) == {beta}
 
 
-def test_stages_keep_models_small_where_coefficients_outnumber_samples(betas):
-    problem = made(N=40, n=80, d=10)
-    beta = 0.01 * problem.beta_max
-    assert solve(problem, beta, strategy="newton").converged
-    assert betas[0] > 10 * beta
-
-
 @pytest.mark.parametrize("classes", [None, 3])
 @pytest.mark.parametrize("fails", [False, True])
 def test_stages_make_up_for_a_step_that_was_too_far(classes, fails, betas, monkeypatch):

@@ -188,16 +188,6 @@ def test_products_in_low_precision_are_not_drowned_by_means(dtype, centred):
     np.testing.assert_allclose(X.correlate(V), M, atol=tolerance * np.abs(M).max())
 
 
-def test_rounds_that_cannot_reach_the_goal_share_the_way():
-    target = working_set._target  # goal, gap, gain, everyone, narrow
-    assert target(1e-6, 1e-2, 2e-5, True, True) == 1e-6
-    assert target(1e-6, 1.0, 2e-5, True, True) == pytest.approx(1e-3)
-    assert target(1e-6, 1.0, 0.1, True, True) == 0.1  # rounding leaves more
-    assert target(1e-6, 1.0, 0.1, True, False) == 0.1
-    assert target(1e-6, 1.0, 2e-5, False, True) == working_set.FIRST_GAIN  # more will enter
-    assert target(1e-6, 1.2, 1e-6, True, True) == 1.2e-6  # nearly there
-
-
 def test_columns_in_float32_multiply_as_those_they_are_made_of():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(9, 7, 3)) + 2.0
