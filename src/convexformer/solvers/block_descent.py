@@ -26,11 +26,6 @@ from .working_set import Round, gram_is_quick, rounds
 Array = NDArray[np.float64]
 
 PASSES = 6  # of a cycle, at most; then it extrapolates
-MOST_CYCLES = 60  # of a round
-LITTLE = 1e-3  # part of the gap: an objective that falls by less does not fall
-SPARE_PASSES = 2  # of a cycle, beyond what it seems to take
-STALLED_CYCLES = 2  # in which neither gap nor objective falls, which end a round
-RECENT_CYCLES = 4  # by which speed is judged
 LEAST_SECONDS = 1e-3  # before speed is judged
 
 
@@ -119,21 +114,21 @@ class BlockDescent(Round):
 
     def _run(self, target: float, goal: float, clock: Clock) -> bool:
         stalled, gaps, fall = 0, [self.start], 0.0
-        for _ in range(MOST_CYCLES):
+        for _ in range(60):
             before, passes = self.value, PASSES
             if fall > 0:  # fewer may be left, if the gap falls on as in the last cycle
-                passes = min(passes, SPARE_PASSES + int(self.ahead(target) / fall))
+                passes = min(passes, 2 + int(self.ahead(target) / fall))
             passes = self._in_time(passes, clock)
             self.value, gap = self.cycles.run(passes)
             fall = log(self.least / gap) / passes if 0 < gap < self.least else 0.0
-            falls = gap < 0.9 * self.least or self.value < before - LITTLE * self.least
+            falls = gap < 0.9 * self.least or self.value < before - 1e-3 * self.least
             stalled = 0 if falls else stalled + 1
             if gap < self.least:
                 self.least = gap
                 self.cycles.keep()
             if self.least <= target * self.value or clock.late():
                 return True
-            if stalled >= STALLED_CYCLES:  # what is left to gain drowns in rounding
+            if stalled >= 2:  # what is left to gain drowns in rounding
                 return self.least < choose.TUNING.newton_start_gap * self.start
             gaps.append(self.least)
             if len(gaps) > 2 and self._slows(gaps, goal):
@@ -161,7 +156,7 @@ class BlockDescent(Round):
 
 def _fall(gaps: list[float]) -> float:
     """Logarithm by which the gap falls in a cycle, of late."""
-    recent = gaps[-RECENT_CYCLES - 1 :]
+    recent = gaps[-5:]
     return log(max(recent[0] / recent[-1], 1.0 + 1e-3)) / (len(recent) - 1)
 
 

@@ -23,13 +23,7 @@ from .workspace import LowPrecision
 
 Array = NDArray[np.float64]
 
-MEMORY = 20  # steps that L-BFGS remembers
-MOST_ITERATIONS = 150
 START_GAP = 1e-4  # relative gap at which Newton's method takes over,
-FAIR_GAP = 1e-2  # or from which it does where the gap stalls
-STALLED = 15  # evaluations without a smaller gap
-SMALL_SCALE = 0.1  # least s at the start, beside the largest: at s = v = 0 the slope is zero
-DROPPED = 1e-3  # of the largest norm: smaller cells are set to zero
 
 
 class _Reached(Exception):
@@ -53,17 +47,17 @@ class FactoredStart:
         Z, M = self.at.Z[self.X.groups], self.at.M[self.X.groups]
         norms, size = (self.penalty.norms(part)[:, None, :] for part in (Z, M))
         s = np.sqrt(np.where(norms > 0, norms, self._first_step(M, size)))
-        s = np.maximum(s, SMALL_SCALE * s.max(initial=0.0))
+        s = np.maximum(s, 0.1 * s.max(initial=0.0))  # at s = v = 0 the slope is zero
         direction = s * M / np.where(size > 0, size, 1.0)
         v = np.where(norms > 0, Z / np.where(s > 0, s, 1.0), direction)
         self.shapes = v.shape, s.shape
         start = np.concatenate([v.ravel(), s.ravel(), self.at.b])
-        options = {"maxiter": MOST_ITERATIONS, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
+        options = {"maxiter": 150, "maxcor": 20, "ftol": 0.0, "gtol": 0.0}
         quiet = np.errstate(over="ignore", invalid="ignore")  # steps may go too far
         with until(self.task.clock.late), suppress(_Reached), quiet:
             minimize(self._objective, start, jac=True, method="L-BFGS-B", options=options)
         norms = self.penalty.norms(self.best)[:, None, :]
-        kept = norms >= DROPPED * norms.max(initial=0.0)
+        kept = norms >= 1e-3 * norms.max(initial=0.0)
         return np.where(kept, self.best, 0.0), self.best_b
 
     def _first_step(self, M: Array, size: Array) -> Array:
@@ -103,5 +97,5 @@ class FactoredStart:
         if gap < self.least and np.isfinite(primal):
             self.best, self.best_b, self.least, self.idle = Z, b.copy(), gap, 0
         self.idle += 1
-        if self.least <= START_GAP or (self.idle > STALLED and self.least <= FAIR_GAP):
+        if self.least <= START_GAP or (self.idle > 15 and self.least <= 1e-2):
             raise _Reached

@@ -18,7 +18,6 @@ from ..problem.stopping import check_stop
 Array = NDArray[np.float64]
 
 BLOCK = 1024  # columns of a large factor between looks at the clock
-RESIDUAL = 1e-11  # relative residual to which a system is solved
 
 _CALLS = {
     np.dtype(np.float32): (lapack.spotrf, lapack.spotrs, lapack.strtrs),
@@ -114,7 +113,7 @@ def refined_solve(
     q = precondition(right)
     r = right - operator(q)
     size = np.linalg.norm(right, axis=0)
-    limit = RESIDUAL * size
+    limit = 1e-11 * size  # what rounding leaves
     y = precondition(r)
     p, rho = y, np.sum(r * y, axis=0)
     for _ in range(most):

@@ -29,17 +29,8 @@ from .working_set import Round, rounds
 
 Array = NDArray[np.float64]
 
-STAGE = {True: 0.1, False: 0.3}  # factor of beta per stage: quadratic losses, others
 FEW = 512  # coefficients that may enter at once, or without stages; samples for which all may
-LEAST_LEAP = 1e-8  # of beta_max: below, stages show at which beta rounding ends the descent
-LAST_STAGE = 1.5  # times beta: a stage nearer than that would lead nowhere
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
-EASED_GAP = 0.1  # relative gap of an easier loss on the way
-SLOW, SLOW_FAR = 0.5, 0.9  # of a gap, left by a step whose model may lack digits: near the end, far
-LONGER = 1.4  # factor of a step that may be too short
-SHORT = 0.1  # of a step: beta should have come down in stages
-MOST_HALVINGS = 40  # of a step
-LONGEST_CALL = 1.0  # seconds of a compiled call, which nothing stops
 
 
 def minimise(task: Task, at: Point) -> tuple[Point, bool]:
@@ -50,7 +41,7 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
             eased = problem.with_loss(loss)
             beta = task.beta * eased.beta_max / problem.beta_max
             start = eased.at(at.Z, at.b, S=at.S)
-            at = _minimise(replace(task, problem=eased, beta=beta, tol=EASED_GAP), start)
+            at = _minimise(replace(task, problem=eased, beta=beta, tol=0.1), start)
     if at.problem is not problem:
         at = problem.at(at.Z, at.b, S=at.S)
     at = _minimise(task, at)
@@ -62,7 +53,7 @@ def _minimise(task: Task, at: Point) -> Point:
     damping, before = 1.0, np.inf
     best, least, progress = at, np.inf, Progress()
     # A squared loss comes down in stages of beta, and others where a first step goes too far.
-    leaps = not problem.loss.quadratic and beta > LEAST_LEAP * problem.beta_max
+    leaps = not problem.loss.quadratic and beta > 1e-8 * problem.beta_max
     stage = beta if leaps else np.inf
     while True:
         # 1. Certify the point, and end or begin a stage.
@@ -75,15 +66,15 @@ def _minimise(task: Task, at: Point) -> Point:
         if beta < stage < np.inf:
             stage_gap = at.gap(stage)
         if stage_gap <= STAGE_GAP and stage > beta:
-            stage = STAGE[problem.loss.quadratic] * float(at.norms.max())
-            stage = stage if stage > LAST_STAGE * beta else beta
+            stage = (0.1 if problem.loss.quadratic else 0.3) * float(at.norms.max())
+            stage = stage if stage > 1.5 * beta else beta  # a nearer one would lead nowhere
             stage_gap, before = at.gap(stage), np.inf
             progress = Progress()
         if progress.ended(stage_gap, at.primal(stage)):
             return best
         far = stage_gap > STAGE_GAP and not problem.loss.quadratic
         grows = far or problem.loss.quadratic  # the working set, at first
-        precise, before = stage_gap > (SLOW_FAR if grows else SLOW) * before, stage_gap
+        precise, before = stage_gap > (0.9 if grows else 0.5) * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         worth = at.primal(stage)
@@ -104,7 +95,7 @@ def _minimise(task: Task, at: Point) -> Point:
             if found is not None or clock.late():
                 break
             damping, precise = 1.0, True
-        if leaps and t < SHORT:
+        if leaps and t < 0.1:
             stage, leaps = np.inf, False
         elif found is None:
             return best
@@ -159,7 +150,7 @@ def _search(
     turn = S - at.S
     lift = problem.risk.moved_intercept(at.F, at.b, turn) - at.b
     best, best_t, reached = None, 0.0, np.inf
-    for halvings in range(MOST_HALVINGS):
+    for halvings in range(40):
         t = 0.5**halvings
         Zt, St = (Z, S) if t == 1 else (at.Z + t * step, at.S + t * turn)
         found = problem.at(Zt, at.b + t * lift, S=St)
@@ -174,8 +165,8 @@ def _search(
             break
     # Curvature falls on the way to better fits.
     while best is not None and far and best_t >= 1 and not late():
-        t = LONGER * best_t
-        Zt, St, b = at.Z + t * step, at.S + t * turn, at.b + LONGER * (best.b - at.b)
+        t = 1.4 * best_t
+        Zt, St, b = at.Z + t * step, at.S + t * turn, at.b + 1.4 * (best.b - at.b)
         value = problem.risk.value(St + b) + beta * problem.penalty.value(Zt)
         if not value < best.primal(beta):  # also where it is not a number
             break
@@ -221,7 +212,7 @@ class CompiledNewton(Round):
             move,
             problem.intercept,
             target,
-            clock.slice(LONGEST_CALL),
+            clock.slice(1.0),  # seconds: nothing stops this call
         )
         self.best, self.best_b = Z.transpose(0, 2, 1), self.origin.b + move
         self.least = gap * self.value  # an estimate: the next gap in float64 tells

@@ -30,17 +30,8 @@ from .workspace import LITTLE_BYTES, LowPrecision
 Array = NDArray[np.float64]
 
 RANK = 100  # of the Nyström approximation
-MOST_PRODUCTS = 80  # of one solve by conjugate gradients
-RESKETCH = 30  # products of a solve, after which the approximation is made anew
-ACCURACY = 1e-3  # relative residual, in the preconditioner's norm, of a solve
-FLAT = 1e-3  # curvature that the preconditioner gives the penalty along u, where it has none
 MOST_STEPS = 20
-MOST_EXITS = 6  # solves within a step, after each of which cells leave
-MOST_HALVINGS = 10  # of a step
-SLOW = 0.5  # part of a gap left by a step that is slow
-MOST_SLOW = 4  # slow steps in a row, after which another strategy takes over
 BLOCK_NUMBERS = 1 << 23  # scores that are held at once
-BLOCK_WORK = 1 << 32  # multiply-adds of a product: time is looked at between products
 
 
 def minimise(task: Task, at: Point) -> tuple[Point, bool]:
@@ -52,8 +43,8 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
         gap = task.measure(at)
         if (gap <= task.tol and step > 0) or clock.expired:
             return at, True
-        slow = slow + 1 if step > 1 and gap > SLOW * before else 0
-        if slow >= MOST_SLOW:
+        slow = slow + 1 if step > 1 and gap > 0.5 * before else 0
+        if slow >= 4:
             break
         before = gap
         wanted = np.flatnonzero(at.used | (at.norms > task.beta).any(axis=1))
@@ -96,7 +87,7 @@ class NewtonSteps:
         Z0, g = at.Z[groups], at.M[groups].copy()
         Z, norms = Z0.copy(), penalty.norms(Z0)
         fresh = np.zeros(norms.shape, dtype=bool)  # cells that have entered in this step
-        for k in range(MOST_EXITS):
+        for k in range(6):
             # A cell that leaves because it points the wrong way enters again along its correlation.
             enters = (penalty.norms(Z) == 0) & (penalty.norms(g) > radius) & ~fresh
             if enters.any() and (again or k == 0):
@@ -138,8 +129,8 @@ class NewtonSteps:
         if known is None:
             known = self.sketch = Sketch.of(model, scale, unit)
         inverse = Preconditioner(known.factor(scale), unit, axes)
-        t, products = conjugate_gradients(operator, right, inverse, MOST_PRODUCTS)
-        if products > RESKETCH:
+        t, products = conjugate_gradients(operator, right, inverse, most=80)
+        if products > 30:  # the approximation serves no longer
             self.sketch = None
         return scale * t
 
@@ -150,7 +141,7 @@ class NewtonSteps:
             return None
         turn = np.asarray(X.predict(step), order=problem.loss.order)
         start = at.primal(self.beta)
-        for halvings in range(MOST_HALVINGS):
+        for halvings in range(10):
             t = 0.5**halvings
             whole = at.Z.copy()
             whole[X.groups] = Z0 + t * step if t < 1 else Z
@@ -188,7 +179,7 @@ class Model:
         """``X' H X Z`` of ``Z (groups, d, c)``, or of several, ``(groups, d, c, r)``."""
         check_stop()
         N, c = self.H.shape
-        most = max(1, min(BLOCK_NUMBERS // (N * c), BLOCK_WORK // (self.X.A.size * c)))
+        most = max(1, min(BLOCK_NUMBERS // (N * c), 2**32 // (self.X.A.size * c)))
         if Z.ndim == 4 and Z.shape[3] > most:
             step = most
             parts = [self.apply(Z[..., k : k + step]) for k in range(0, Z.shape[3], step)]
@@ -288,7 +279,7 @@ def _alone(unit: Array, scale: Array) -> Array:
 class Preconditioner:
     """The inverse of ``I - (1 - FLAT) u u' + C C'``."""
 
-    def __init__(self, C: Array, unit: Array, axes: tuple[int, ...], flat: float = FLAT) -> None:
+    def __init__(self, C: Array, unit: Array, axes: tuple[int, ...], flat: float = 1e-3) -> None:
         self.unit, self.axes, self.more = unit, axes, 1.0 / flat - 1.0
         self.C = C
         r = C.shape[1]
@@ -309,7 +300,7 @@ def conjugate_gradients(
     right: Array,
     inverse: Callable[[Array], Array],
     most: int,
-    accuracy: float = ACCURACY,
+    accuracy: float = 1e-3,
 ) -> tuple[Array, int]:
     """About ``operator^-1 right``, and how many products it took."""
     t, r = np.zeros_like(right), right

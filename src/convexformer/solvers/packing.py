@@ -28,17 +28,11 @@ Floats = NDArray[np.float32]
 # often, as up to two share that, or four in wide registers.
 FAR_BYTES, MANY = (TUNING.cache_bytes / 4, 5) if WIDE_REGISTERS else (TUNING.cache_bytes, 3)
 READ_BYTES = 1 << 20  # of tokens on their way to float32
-GATHERED_BYTES = 1 << 24  # of tokens that do not lie plain, gathered by rows, on their way there
 PAGE = 1 << 21  # bytes of a huge page
-MUCH = 1 << 23  # bytes of an array that had better lie in these: a processor finds few small ones
 LINE = 32  # numbers of int16 in a line of cache
 FLOAT32_ROUNDING = 2e-8  # part of a gap that descent in float32 leaves, times beta_max / beta;
 INT16_ROUNDING = 2e-6  # and with tokens in int16
 TINY = 1e-30
-SMALLEST = 1e-300  # unit of a token that is not as good as zero
-ALIKE = 10.0  # largest over smallest size of tokens that need no unit of their own
-WIDE_TOKEN, POWERS, SLACK = 64, 8, 1.1  # channels from which the power method is used; its
-# products; factor over what it finds
 
 
 class Token(NamedTuple):
@@ -97,7 +91,7 @@ class Tokens:
         size = np.einsum("kdd->k", gram) / (d * N)
         if not (size.min() > 1e-12 and size.max() < 1e12):  # squares must fit float32
             unit = self._largest(groups)
-            unit[unit < SMALLEST] = 1.0
+            unit[unit < 1e-300] = 1.0
             A, gram = self._written(groups, unit)
             unit[unit == 0] = 1.0
         return [Token(*each) for each in zip(A, unit, gram, _longest(gram), strict=True)]
@@ -114,7 +108,7 @@ class Tokens:
         length = (-(-N // LINE) | 1) * LINE
         A = _aligned((n, d, length), np.int16 if self.packs else np.float32)
         gram: Floats = np.empty((n, d, d), dtype=np.float32)
-        room = READ_BYTES if self.design.float64 is not None else GATHERED_BYTES
+        room = READ_BYTES if self.design.float64 is not None else 16 * READ_BYTES
         few = max(1, room // (4 * d * N))
         floats = _aligned((min(few, n), d, length), np.float32) if self.packs else A
         floats[:, :, N:] = 0.0
@@ -167,7 +161,7 @@ def _aligned(shape: tuple[int, ...], dtype: type) -> NDArray:
     """
     size, line = math.prod(shape) * np.dtype(dtype).itemsize, 2 * LINE
     room: NDArray
-    if size >= MUCH and hasattr(mmap, "MADV_HUGEPAGE"):
+    if size >= 4 * PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         line = PAGE
         pages = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):  # of a system that has none
@@ -184,7 +178,7 @@ def from_gram(Q: Array, d: int) -> Selection:
     n = len(Q) // d
     square = Q.diagonal().reshape(n, d).sum(axis=1) / d
     unit: Array = np.ones(n)
-    if not (1e-12 < square.max() < min(1e12, ALIKE**2 * square.min())):
+    if not (1e-12 < square.max() < min(1e12, 100 * square.min())):
         size = np.sqrt(np.maximum(square, 0.0))
         unit[size > 0] = size[size > 0]
         scale = 1.0 / np.repeat(unit, d)
@@ -210,11 +204,11 @@ def _longest(grams: Floats) -> Array:
     d = grams.shape[1]
     if d == 1:
         return size.astype(np.float64)
-    if d > WIDE_TOKEN:
+    if d > 64:
         axes: Floats = np.random.default_rng(0).standard_normal((*grams.shape[:2], 1), np.float32)
-        for _ in range(POWERS):
+        for _ in range(8):
             axes = grams @ (axes / np.maximum(np.linalg.norm(axes, axis=1, keepdims=True), TINY))
-        return SLACK * np.maximum(np.linalg.norm(axes[:, :, 0], axis=1).astype(float), TINY)
+        return 1.1 * np.maximum(np.linalg.norm(axes[:, :, 0], axis=1).astype(float), TINY)
     squares = grams / size[:, None, None]
     squares = squares @ squares
     fourths = squares @ squares

@@ -28,19 +28,9 @@ from .working_set import Round, rounds
 
 Array = NDArray[np.float64]
 
-MOST_CUTS = 8  # halvings of a Barzilai-Borwein step
-CHECK_EVERY = 4  # steps between estimates of the gap
 MOST_STEPS = 300  # of a round
-MOST_SPREAD = 100.0  # ratio of curvatures, beyond which no end is in sight
-MEMORY = 5  # steps over which the objective may rise
-FLOAT32_ROUNDING = 2e-7  # part of a gap that steps leave, times the square of beta_max / beta
 
-CERTIFY_EVERY = 10  # accelerated steps between gaps, which cost one more pass over X
-MOST_DOUBLINGS = 100  # of the curvature bound within a step: far more than sound numbers need
 MOST_IDLE = 50  # gaps without a smaller one before giving up;
-MOST_IDLE_LAST = 10  # where all other strategies have stalled
-SAME_OBJECTIVE = 1e-10  # relative rise of an objective that rounding explains
-SHORTER = 0.95  # factor of the curvature bound after each step, so that steps may grow again
 
 
 def minimise(task: Task, at: Point) -> tuple[Point, bool]:
@@ -72,7 +62,7 @@ class BarzilaiBorwein(Round):
     def __init__(self, task: Task, at: Point, groups: Groups) -> None:
         self.X = task.work.columns.of(groups)
         super().__init__(task, at, self.X.groups)
-        self.gain = FLOAT32_ROUNDING * (self.problem.beta_max / self.beta) ** 2
+        self.gain = 2e-7 * (self.problem.beta_max / self.beta) ** 2  # as float32 rounds
         self.weight = self.penalty.column(len(self.groups))
         self.state = _State(self.Z0, at.S, at.b, at.V, self.M0, self.value)
         self.curvatures = list[float]()
@@ -81,13 +71,13 @@ class BarzilaiBorwein(Round):
         curvature, values = self._curvature(), [self.state.value]
         self.start = self.least = self._gap()
         for step in range(1, MOST_STEPS):
-            new = self._step(curvature, max(values[-MEMORY:]))
+            new = self._step(curvature, max(values[-5:]))
             if new is None:  # what is left to gain drowns in rounding
                 return self.least < choose.TUNING.newton_start_gap * self.start
             old, self.state, self.value = self.state, new, new.value
             values.append(new.value)
             late = clock.late()
-            if step % CHECK_EVERY == 0 or late:
+            if step % 4 == 0 or late:
                 gap = self._gap()
                 if gap < self.least:
                     self.least, self.best, self.best_b = gap, new.Z, new.b
@@ -115,7 +105,7 @@ class BarzilaiBorwein(Round):
     def _step(self, curvature: float, ceiling: float) -> _State | None:
         """A proximal step, shortened until the objective is below `ceiling`."""
         state, risk = self.state, self.problem.risk
-        for _ in range(MOST_CUTS):
+        for _ in range(8):
             Z = state.Z + state.M / curvature
             norms = self.penalty.norms(Z)
             shrunk = np.maximum(0.0, norms - self.beta / curvature * self.weight)
@@ -144,7 +134,7 @@ class BarzilaiBorwein(Round):
         low_to_high = sorted(self.curvatures) or [1.0]  # none: all moves drowned in rounding
         low, high = low_to_high[len(low_to_high) // 8], low_to_high[-1]
         start_gap = choose.TUNING.newton_start_gap
-        if high >= MOST_SPREAD * low and self.least > start_gap * self.state.value:
+        if high >= 100 * low and self.least > start_gap * self.state.value:
             return np.inf
         fallen = np.log(max(self.start / self.least, 1.0 + 1e-3))
         return self.ahead(goal) * float(max(1.4 * np.sqrt(high / low), 0.5 * step / fallen))
@@ -160,7 +150,7 @@ def minimise_accelerated(task: Task, at: Point, patience: int = MOST_IDLE) -> tu
     lipschitz, momentum = _initial_lipschitz(problem, at), 1.0
     extrapolated, best, least, idle, progress = at, at, np.inf, 0, Progress(patience)
     for step in range(clock.max_iter):
-        if step % CERTIFY_EVERY == 0 or clock.expired:
+        if step % 10 == 0 or clock.expired:  # a gap costs one more pass over X
             gap = task.measure(at)
             idle = 0 if gap < 0.99 * least else idle + 1
             if gap < least:
@@ -175,7 +165,7 @@ def minimise_accelerated(task: Task, at: Point, patience: int = MOST_IDLE) -> tu
         new, lipschitz = found
         old = at.primal(beta)
         # Near the optimum objectives agree to rounding while steps still close the gap.
-        if new.primal(beta) > old + (SAME_OBJECTIVE * abs(old) if extrapolated is at else 0.0):
+        if new.primal(beta) > old + (1e-10 * abs(old) if extrapolated is at else 0.0):
             if extrapolated is at:
                 break
             extrapolated, momentum = at, 1.0
@@ -185,13 +175,13 @@ def minimise_accelerated(task: Task, at: Point, patience: int = MOST_IDLE) -> tu
         Z, S = new.Z + t * (new.Z - at.Z), new.S + t * (new.S - at.S)
         at, momentum = new, following
         extrapolated = problem.at(Z, new.b, S=S)
-        lipschitz *= SHORTER
+        lipschitz *= 0.95  # so that steps may grow again
     return (best if least < np.inf else at), least <= task.tol or clock.expired
 
 
 def minimise_at_last(task: Task, at: Point) -> tuple[Point, bool]:
     """Accelerated steps where all other strategies have stalled."""
-    return minimise_accelerated(task, at, MOST_IDLE_LAST)
+    return minimise_accelerated(task, at, patience=10)
 
 
 def _accelerated_step(
@@ -207,14 +197,14 @@ def _accelerated_step(
         G -= problem.center[:, :, None] * V.sum(axis=0)
     if not np.isfinite(G).all():
         return None
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(100):  # far more than sound numbers need
         if late() or not np.isfinite(lipschitz):
             return None
         Z = problem.penalty.prox(at.Z + G / lipschitz, beta / lipschitz)
         new = problem.at(Z, at.b)
         D = Z - at.Z
         model = at.loss - np.sum(G * D) + 0.5 * lipschitz * np.sum(D * D)
-        if new.loss <= model + 0.1 * SAME_OBJECTIVE * abs(at.loss) or not np.any(D):
+        if new.loss <= model + 1e-11 * abs(at.loss) or not np.any(D):
             return new, lipschitz
         lipschitz *= 2.0
     return None

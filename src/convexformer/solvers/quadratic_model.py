@@ -41,7 +41,6 @@ from .workspace import LARGE_GRAM, Kernels, NearKernels
 
 Array = NDArray[np.float64]
 
-MOST_IDLE = 8  # steps without progress
 NOISE = 1e-3  # error that values of a model may have, over the gap
 
 
@@ -255,7 +254,7 @@ class SecularNewton:
         best, idle = at, 0
         for step in range(max_iter):
             # At least one step: the start fits the model's coefficients, but to an old eta.
-            if (at.gap <= target and step > 0) or idle >= MOST_IDLE:
+            if (at.gap <= target and step > 0) or idle >= 8:
                 break
             check_stop()
             new = self._step(at)

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-MOST_KEPT_BACK = 0.25  # part of max_time that is reserved for evaluating what steps found
 FINEST_GAP = 1e-15  # relative gap: an objective in float64 rounds by about as much
-PATIENCE = 3  # iterations in a row without progress before a solve ends
-PROGRESS = 0.9  # factor by which a gap must fall to count as progress
 ROUNDING = 1e-14  # relative fall of an objective that rounding explains
 ON_INTERRUPT = ("raise", "keep")
 
@@ -142,7 +139,7 @@ class Clock:
     def keep_back(self, seconds: float) -> None:
         """Reserve so much time, but not most of it, for evaluating what steps find."""
         if self.max_time is not None:
-            self.reserve = max(self.reserve, min(seconds, MOST_KEPT_BACK * self.max_time))
+            self.reserve = max(self.reserve, min(seconds, 0.25 * self.max_time))
 
     def part(self, max_iter: int) -> Clock:
         """A clock for a part of the work that is left, with a trace of its own."""
@@ -210,14 +207,14 @@ class Progress:
     [False, False, False, True]
     """
 
-    patience: int = PATIENCE
+    patience: int = 3
     least: float = np.inf  # gap
     value: float = np.inf  # objective at the last progress
     idle: int = 0  # iterations since
 
     def ended(self, gap: float, value: float) -> bool:
         """Whether neither the gap nor the objective has fallen for some iterations."""
-        if gap < PROGRESS * self.least or value < self.value - ROUNDING * abs(value):
+        if gap < 0.9 * self.least or value < self.value - ROUNDING * abs(value):
             self.idle, self.value = 0, min(self.value, value)
         else:
             self.idle += 1

@@ -17,9 +17,6 @@ from .workspace import Workspace
 
 Array = NDArray[np.float64]
 
-SPARE = 0.9  # part of the tolerance that strategies aim for: the certificate is computed afresh
-SAME_OBJECTIVE = 1e-12  # relative rise of an objective that rounding explains
-EXTRAPOLATED = 3  # solutions of a path that the next one is extrapolated from
 
 Strategy = Callable[[Task, Point], tuple[Point, bool]]
 
@@ -142,7 +139,7 @@ def _solve(
     if at is None:
         at = _start(inner, inner_beta, init)
     # 2. Strategies in turn.
-    task = Task(inner, inner_beta, SPARE * max(tol, FINEST_GAP), clock, work)
+    task = Task(inner, inner_beta, 0.9 * max(tol, FINEST_GAP), clock, work)
     at = _minimise(task, at, strategy)
     Z, b = at.Z, at.intercept
     if units is not None:
@@ -223,7 +220,7 @@ def _run(task: Task, at: Point, strategy: str | None) -> Point:
         if name == "accelerated-gradient" and tried:
             return proximal_gradient.minimise_at_last(task, at)[0]
         found, done = RUN[name](task, at)
-        if found.primal(task.beta) <= before + SAME_OBJECTIVE * abs(before):
+        if found.primal(task.beta) <= before + 1e-12 * abs(before):
             at = found
         if done or _is_done(task, at):
             return at
@@ -287,7 +284,7 @@ class Extrapolation:
     def add(self, beta: float, at: Point) -> None:
         """Note the solution at `beta`."""
         kept = [one for one in self.points if one[0] != beta]
-        self.points = [*kept, (beta, at)][-EXTRAPOLATED:]
+        self.points = [*kept, (beta, at)][-3:]
 
     def predict(self, beta: float) -> Point | None:
         """A start for `beta`; None before there is a solution."""

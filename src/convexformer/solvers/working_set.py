@@ -25,17 +25,6 @@ from .solution import Clock, Task
 Array = NDArray[np.float64]
 
 NO_GAP = 1e-15  # relative gap that is as good as none
-AIM = 0.8  # part of the wanted gap that rounds in float32 aim for
-SAME_OBJECTIVE = 1e-13  # relative difference of objectives that rounding explains
-FIRST_GAIN = 0.1  # factor by which a round reduces the gap where more groups will enter
-FEW_ENTRIES = 2e6  # of X in the working set of a first round,
-MORE_ENTRIES = 5e6  # or of block descent with an intercept: centred tokens are rarely slow
-LITTLE_WORK = 3e8  # multiply-adds that block descent may take to prepare a first working set
-MUCH_WORK = 3e8  # multiply-adds of a Gram matrix from which weak violators are left out
-WEAK_VIOLATOR = 0.1  # part of the largest violation
-LEAST_GROUPS = 8  # of a first working set
-FAIR_GAP = 0.2  # relative gap that is a good start for Newton's method
-SMALLEST = 1e-300
 
 
 class Round(ABC):
@@ -65,7 +54,7 @@ class Round(ABC):
 
     def ahead(self, goal: float) -> float:
         """Logarithm of the lowest gap over `goal`, which is relative to the objective."""
-        return log(max(self.least / max(goal * self.value, SMALLEST), 1.0))
+        return log(max(self.least / max(goal * self.value, 1e-300), 1.0))
 
     def is_slow(self, spent: float, left: float, Z: Array) -> bool:
         """Whether Newton's method promises to be done sooner, or would have been by now."""
@@ -115,7 +104,7 @@ def rounds(
         groups, everyone = working_set(problem, beta, at, narrow)
         if len(groups) == 0:  # at beta_max, but for rounding
             return at, gap <= task.tol
-        goal = max(AIM * task.tol, NO_GAP)
+        goal = max(0.8 * task.tol, NO_GAP)
         made: Round | None = None
         late = True
         with until(clock.late):
@@ -126,7 +115,7 @@ def rounds(
                 return at, True
             break
         clock.n_iter += 1
-        gain = made.gain if everyone else max(made.gain, FIRST_GAIN)
+        gain = made.gain if everyone else max(made.gain, 0.1)  # more groups will enter
         goes_on = made.run(max(goal, gain * gap), goal, clock)
         if not (goes_on or _is_good_start(task, at, made)):
             break
@@ -145,14 +134,14 @@ def _is_good_start(task: Task, at: Point, made: Round) -> bool:
     where the round began. Losses but the squared one take no stages from there.
     """
     n_used, n_before = (int(Z.any(axis=(1, 2)).sum()) for Z in (made.best, made.Z0))
-    loss, near = task.problem.loss, made.least < FAIR_GAP * made.value
+    loss, near = task.problem.loss, made.least < 0.2 * made.value
     return near or not (loss.quadratic or loss.damps) or 0 < n_used <= n_before
 
 
 def _is_better(task: Task, found: Point, at: Point, gap: float) -> bool:
     """Whether the objective is lower, or the same but for rounding at half the gap."""
     new, old = found.primal(task.beta), at.primal(task.beta)
-    if new < old or new > old * (1 + SAME_OBJECTIVE):
+    if new < old or new > old * (1 + 1e-13):
         return new < old
     return found.gap(task.beta) < 0.5 * gap
 
@@ -181,17 +170,13 @@ def working_set(problem: Problem, beta: float, at: Point, narrow: bool) -> tuple
     excess[used] = 0.0
     violators = (excess > 0).nonzero()[0]
     N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)
-    few, n_used = max(LEAST_GROUPS, int(FEW_ENTRIES // (N * d))), int(np.count_nonzero(used))
-    if narrow:
-        ready = int(LITTLE_WORK // (N * d**2))  # groups that are prepared in little time
-        few = max(few, ready)
-        if problem.center is not None and ready >= LEAST_GROUPS:
-            few = max(few, int(MORE_ENTRIES // (N * d)))
+    n_used, entries = int(np.count_nonzero(used)), 2e6 * min(problem.n_outputs, 3)  # of X, at first
+    few = max(8, int(entries // (N * d)))
     room = max(few, 3 * n_used)
     n_groups = n_used + min(room, n_violators)
-    dear = problem.design.gram_work(n_groups * d) > MUCH_WORK
+    dear = problem.design.gram_work(n_groups * d) > 3e8
     if narrow and dear and gram_is_quick(problem, n_groups):
-        violators = violators[excess[violators] > WEAK_VIOLATOR * excess.max()]
+        violators = violators[excess[violators] > 0.1 * excess.max()]
     if len(violators) > room:
         violators = violators[np.argsort(-excess[violators], kind="stable")[:room]]
     used[violators] = True

@@ -25,7 +25,6 @@ Array = NDArray[np.float64]
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
-CHUNK_BYTES = 1 << 18  # of columns on their way to float32, to stay in cache
 LARGE_GRAM = 2e7  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 NOT_FOLLOWED = 0.25  # relative change of a token's weight that such a kernel may miss
@@ -177,7 +176,7 @@ def low_precision(design: Design, groups: Groups, center: Array | None) -> LowPr
             elif np.sum(some.mean(axis=0) ** 2) > 0.1 * np.mean(some**2) * some.shape[1]:
                 offset = mean = block.mean(axis=0)
         target = A[rows]
-        for part in row_slices(len(block), block.shape[1], CHUNK_BYTES):
+        for part in row_slices(len(block), block.shape[1], 1 << 18):
             piece = block[part] if mean is None else block[part] - mean
             np.multiply(piece, 1.0 / unit, out=target[part], casting="same_kind")
     return LowPrecision(A, unit, offset, groups, design.dim)
