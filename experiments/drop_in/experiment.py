@@ -9,7 +9,6 @@ same training loop. Seconds are of processor time, on one thread.
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,8 +136,8 @@ class Job(Fields):
     def rules(self) -> Record:
         return {"fingerprint": MODELS[self.model].fingerprint, "reference": REFERENCE}
 
-    def run(self, folder: Path) -> Record:
-        """Train and test; nothing is kept in `folder`, since a job takes a minute or two."""
+    def run(self) -> Record:
+        """Train and test."""
         with one_thread():
             return contest(DATASETS[self.dataset](), MODELS[self.model], self.seed)
 

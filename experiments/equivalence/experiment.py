@@ -11,7 +11,6 @@ Heights are relative to the floor, ``(objective - dual) / dual``; seconds are of
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,9 +50,6 @@ class Settings:
     quick: bool = False
 
 
-QUICK = Settings(starts=20, steps=400, quick=True)
-
-
 @dataclass(frozen=True)
 class Job:
     """One problem, one optimiser, one number of heads."""
@@ -74,7 +70,7 @@ class Job:
     def __str__(self) -> str:
         return f"{self.case.label}: {self.optimizer}, {count_heads(self.heads)}"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Train all starts, and say how far above the floor they were, and when."""
         case, settings = self.case, self.settings
         options = dict(OPTIMIZERS[self.optimizer])

@@ -57,7 +57,7 @@ class Job(Fields):
         beta = "chosen" if self.beta is None else f"{self.beta:g}"
         return f"{self.dataset}, {self.rows} rows, beta {beta}, seed {self.seed}"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Fit all weights; alleles that are not there are left for later."""
         data = load(self.dataset)
         with one_thread(), warnings.catch_warnings():

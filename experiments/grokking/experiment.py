@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from statistics import median, median_low
 from typing import Any
 
@@ -257,7 +256,7 @@ class TimingJob:
     def __str__(self) -> str:
         return "timing: a few steps of every contestant"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Milliseconds of processor time per step: the best of some rounds, taken in turns."""
         with one_thread():
             trainers = {

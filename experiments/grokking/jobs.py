@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,8 +108,8 @@ class Job(Fields):
             return f"{self.study} {self.name}: lr {recipe.lr:g}, {recipe.strength:g}"
         return f"{self.study} {self.name}: split {self.split}, seed {self.seed}"
 
-    def run(self, folder: Path) -> Record:
-        """Train; nothing is kept in `folder`, since a job takes minutes."""
+    def run(self) -> Record:
+        """Train."""
         with one_thread():
             trainer = make_trainer(self)
             diverged = False
@@ -286,7 +285,7 @@ class ConvexJob(Fields):
     def __str__(self) -> str:
         return f"convex: {self.loss} loss, {self.embedding} tokens, {self.gates} gates"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Solve, certify, and say how well the optimum tells the answers."""
         equations = modular_division(self.modulus, seed=self.seed)
         E = EMBED[self.embedding](equations, self.seed)  # (p + 2, d)

@@ -10,7 +10,6 @@ import math
 import time
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -84,7 +83,7 @@ class SmallJob(Fields):
         what = "choosing" if self.setting is None else "training"
         return f"modulo 15: {SMALL[self.name].label}, {self.share:.0%}, {what}"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Train all replicas side by side."""
         tuning, settings = self.setting is None, self.settings
         splits = [split_masks(self.share, seed, tuning) for seed in range(self.splits)]

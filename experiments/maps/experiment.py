@@ -229,7 +229,7 @@ class Job:
     def __str__(self) -> str:
         return "convex" if self.student == "convex" else f"{self.student}, seed {self.training}"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Shares and likeness of all heads; of the first training also maps of `heads`."""
         lecture, convex = self.lecture, self.student == "convex"
         taught = lecture.convex() if convex else lecture.trained(self.student, self.training)

@@ -280,7 +280,7 @@ class Job:
     def __str__(self) -> str:
         return PROBES[self.probe].label
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Fit with every value of the hyperparameter, and test the best."""
         parts = self.frozen.parts
         with one_thread():

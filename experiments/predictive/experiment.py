@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,7 +83,7 @@ class Job(Fields):
     def __str__(self) -> str:
         return f"{self.dataset}, part {self.seed}: {CONTESTANTS[self.model].label}"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Fit and test; fits that end early are what the budget allows, and gaps are told."""
         with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -45,7 +45,7 @@ class Job:
     def __str__(self) -> str:
         return f"layer {self.layer} of {self.model}"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Extract and probe; the large encoder is left for later where it is missing."""
         if self.model == MPNET and not Path(MPNET).exists():
             raise OutOfTime(f"{MPNET} is missing: run make mpnet.")

@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,7 @@ class Job(Fields):
     def __str__(self) -> str:
         return f"{self.dataset} at beta {self.beta:g}"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Fit; a fit that is cut short is an error, because it has no place in the table."""
         with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("error")

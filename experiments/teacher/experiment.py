@@ -13,7 +13,6 @@ its tuning, and without gates nothing in it is random.
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,8 +94,8 @@ class TrainingJob(Job):
     patience: int
     batch: int
 
-    def run(self, folder: Path) -> Record:
-        """Train; nothing is kept in `folder`, since a job takes a minute or two."""
+    def run(self) -> Record:
+        """Train."""
         student, lesson = TRAINED[self.student], self.lessons.lesson(self.task)
         plan = picked(vars(self), ("lr", "decay", "seed", "steps", "patience", "batch"))
         with one_thread():
@@ -109,7 +108,7 @@ class CertifiedJob(Job):
 
     share: float | None = None
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         lesson = self.lessons.lesson(self.task)
         with one_thread():
             told = fit(CERTIFIED[self.student], lesson, self.seed, self.share)
@@ -129,7 +128,7 @@ class FloorJob(Job):
 
     decay: float
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         part = self.lessons.lesson(self.task).train
         with one_thread():
             certificate = floor(self.student, part, self.decay)

@@ -198,12 +198,12 @@ def test_thinned_curves_keep_their_last_point():
 
 def test_a_job_is_told_whole_and_leaves_no_files(tmp_path):
     job = Job("contest", "mlp", TINY, seed=1, steps=60, modulus=7)
-    record = job.run(tmp_path)
+    record = job.run()
     assert json.loads(json.dumps(record)) == record
     assert record["curve"]["step"] == [0, 25, 50] and record["last_step"] == 50
     assert record["parameters"] == 9 * 4 + 17 * 8 + 9 * 7 and job.key["seed"] == 1
     assert list(tmp_path.iterdir()) == []
-    again = job.run(tmp_path)
+    again = job.run()
     assert again["curve"] == record["curve"]
 
 
@@ -211,7 +211,7 @@ def test_tuning_never_sees_the_test_half(monkeypatch, tmp_path):
     """Of all jobs that a run does modulo 97, those on other splits aside."""
     jobs = []
 
-    def run(job, folder):
+    def run(job):
         jobs.append(job)
         return job.key | {"settled": 300, "best": 1.0}
 
@@ -262,7 +262,7 @@ def test_what_is_shown_of_a_job_fits_in_a_line():
 
 def test_divergence_is_recorded(tmp_path):
     wild = Recipe("square", lr=1e6, clip=None, average=None, options={"dim": 4, "width": 8})
-    record = Job("contest", "square", wild, 0, 200, modulus=7).run(tmp_path)
+    record = Job("contest", "square", wild, 0, 200, modulus=7).run()
     assert record["diverged"] and record["steps_to_99"] is None
 
 
@@ -344,7 +344,7 @@ def searched(monkeypatch, tmp_path, settles, start, search):
     """The recipe found where a job settles at `settles(recipe, seed)`, and jobs by tuning seed."""
     asked = []
 
-    def run(job, folder):
+    def run(job):
         asked.append(job)
         return job.key | {"settled": settles(job.recipe, job.seed), "best": 1.0}
 
@@ -407,6 +407,6 @@ def test_grokfast_tries_another_filter_at_its_best_recipe(monkeypatch, tmp_path)
 def test_steps_are_timed_for_all_in_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(grokking, "TIMED_ROUNDS", 2)
     job = TimingJob({"tiny": TINY, "wide": replace(TINY, options={"dim": 32, "width": 4000})})
-    record = job.run(tmp_path)
+    record = job.run()
     assert json.loads(json.dumps(record)) == record
     assert 0 < record["milliseconds"]["tiny"] < record["milliseconds"]["wide"]

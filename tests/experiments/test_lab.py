@@ -1,28 +1,18 @@
 """Finished jobs in a file: what a full disk or a hand may do to it."""
 
-import json
 from dataclasses import dataclass
 
 import pytest
-from experiments.lab import Experiment, Fields, alike, append, is_of, parser, quickly, read_lines
+from experiments.lab import Experiment, Fields, alike, append, is_of, read_lines
 from jinja2 import UndefinedError
 
 
-def test_a_line_without_an_end_is_passed_over_and_written_over(tmp_path):
+@pytest.mark.parametrize("line", ["not a record\n", '{"job": 2, "curve": [0.1, 0.'])
+def test_a_line_that_is_no_record_is_named(tmp_path, line):
     file = tmp_path / "jobs.jsonl"
     append(file, {"job": 1})
     with file.open("a") as more:
-        more.write('{"job": 2, "curve": [0.1, 0.')
-    assert list(read_lines(file)) == [{"job": 1}]
-    append(file, {"job": 3})
-    assert list(read_lines(file)) == [{"job": 1}, {"job": 3}]
-
-
-def test_a_line_that_is_no_record_is_named(tmp_path):
-    file = tmp_path / "jobs.jsonl"
-    append(file, {"job": 1})
-    with file.open("a") as more:
-        more.write("not a record\n")
+        more.write(line)
     with pytest.raises(ValueError, match=r"jobs\.jsonl, line 2"):
         list(read_lines(file))
 
@@ -47,7 +37,7 @@ class Square(Fields):
 
     number: int
 
-    def run(self, folder):
+    def run(self):
         return {"square": self.number**2}
 
     def __str__(self):
@@ -57,7 +47,7 @@ class Square(Fields):
 @pytest.fixture
 def experiment(tmp_path):
     (tmp_path / "page.md").write_text("By {{ names[0] }}: {{ total | f('.1f') }}, {{ date }}\n")
-    return Experiment(tmp_path, "squares.md", lambda results: {"names": ["us"]})
+    return Experiment(str(tmp_path), "Squares.", "squares.md", lambda _: {"names": ["us"]})
 
 
 def squares(ledger):
@@ -66,8 +56,8 @@ def squares(ledger):
 
 
 def command(experiment, *words, run=squares):
-    options = parser(experiment, "Squares.").parse_args(["--out", str(experiment.home), *words])
-    return experiment.main(options, run)
+    options = experiment.parser().parse_args(["--out", str(experiment.home), *words])
+    return experiment.main(run, options)
 
 
 def test_a_command_writes_results_and_a_page_and_does_no_job_twice(experiment, tmp_path, capsys):
@@ -117,13 +107,11 @@ def test_a_quick_look_at_grokking_prints_its_page(tmp_path, monkeypatch, capsys)
     assert grokking.main(["--quick", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "| 0 | 150 | 0.75 | 0.9900 | True |\n| 1 | never |" in shown
-    assert json.loads((tmp_path / "results.json").read_text())["records"] == records
 
 
 def test_a_quick_look_leaves_what_is_published_alone(experiment, tmp_path, capsys):
     (tmp_path / "quick.md").write_text("In all {{ total }}.")
     (tmp_path / "results.json").write_text("published")
-    options = parser(experiment, "Squares.").parse_args([])
-    assert quickly(experiment, options, squares) == 0
+    assert experiment.look(squares, experiment.parser().parse_args([])) == 0
     assert capsys.readouterr().out.endswith("In all 14.\n")
     assert (tmp_path / "results.json").read_text() == "published"
