@@ -178,15 +178,15 @@ def zero_groups(model: nn.Module) -> float | None:
 # What a curve tells -----------------------------------------------------------------------------
 
 
-def first(curve: list[Point], name: str = "test_accuracy", level: float = LEVEL) -> Point | None:
-    """The first point at which `name` has reached `level`."""
-    return next((point for point in curve if point[name] >= level), None)
+def first(curve: list[Point], name: str = "test_accuracy") -> Point | None:
+    """The first point at which `name` has reached the level."""
+    return next((point for point in curve if point[name] >= LEVEL), None)
 
 
-def stays(curve: list[Point], since: float, span: int, level: float = LEVEL) -> bool | None:
-    """Whether test accuracy stays at `level` for `span` steps; None if the curve ends before."""
+def stays(curve: list[Point], since: float, span: int) -> bool | None:
+    """Whether test accuracy stays at the level for `span` steps; None if the curve ends before."""
     watched = [p for p in curve if since <= p["step"] <= since + span]
-    if any(p["test_accuracy"] < level for p in watched):
+    if any(p["test_accuracy"] < LEVEL for p in watched):
         return False
     return True if curve[-1]["step"] >= since + span else None
 
