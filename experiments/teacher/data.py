@@ -135,11 +135,6 @@ class Lessons:
         return self._last
 
     def _make(self, task: Task) -> Lesson:
-        if not 0 <= task.head < self.found.n_heads:
-            raise ValueError(
-                f"head must be below {self.found.n_heads}, the encoder's number of heads; got "
-                f"{task.head}."
-            )
         kind = {"head": "heads", "first": "attention"}.get(task.target, task.target)
         Y = self._read(kind)
         places: Any = {"head": np.s_[:, :, task.head], "first": np.s_[:, :1]}

@@ -12,7 +12,7 @@ its tuning, and without gates nothing in it is random.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,11 @@ from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import solve
 from convexformer.solvers.matrix_targets import solve_sequence
 
-from ..lab import Fields, Ledger, Record, columns, one_thread, picked, read_config, standard_error
+from ..lab import Fields, Ledger, Record, one_thread, picked, read_config, standard_error
 from .convex import BETAS as ALL_BETAS
-from .convex import ConvexStudent, Fit, fit
+from .convex import ConvexStudent, fit
 from .data import TARGETS, Lessons, Part, Task
-from .students import Student, Training, train
+from .students import Student, train
 
 LANDMARKS = ("first", "last", "mean", "separators")
 WINDOW = Offsets(-4, 4, LANDMARKS)
@@ -99,7 +99,7 @@ class TrainingJob(Job):
         student, lesson = TRAINED[self.student], self.lessons.lesson(self.task)
         plan = picked(vars(self), ("lr", "decay", "seed", "steps", "patience", "batch"))
         with one_thread():
-            return recorded(train(student, lesson, **plan))
+            return train(student, lesson, **plan)
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ class CertifiedJob(Job):
     def run(self) -> Record:
         lesson = self.lessons.lesson(self.task)
         with one_thread():
-            told = fit(CERTIFIED[self.student], lesson, self.seed, self.share)
-        proof, size = told.certificate, null_objective(lesson.train)
-        return recorded(told) | {
+            proof, told = fit(CERTIFIED[self.student], lesson, self.seed, self.share)
+        size = null_objective(lesson.train)
+        return told | {
             "objective": proof.primal / size,
             "floor": proof.dual / size,
             "relative_gap": proof.relative_gap,
             "beta": proof.beta,
-            "seconds_to_converge": round(told.seconds, 3),
+            "seconds_to_converge": told["seconds"],
         }
 
 
@@ -164,14 +164,6 @@ def known_floor(row: Record) -> float | None:
 def null_objective(part: Part) -> float:
     """Objective of predicting the mean, in the units of certificates: half the sum of squares."""
     return 0.5 * part.variance * part.Y.size
-
-
-def recorded(told: Training | Fit) -> Record:
-    """What a student reached, with times to a thousandth of a second and its curve by columns."""
-    values = {one.name: getattr(told, one.name) for one in fields(told) if one.repr}
-    times = {k: round(v, 3) for k, v in values.items() if k.startswith("seconds")}
-    curve = columns(told.curve, told.curve[0] if told.curve else (), digits=5)
-    return values | times | {"curve": curve}
 
 
 # Studies ------------------------------------------------------------------------------------------
