@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import jinja2
 import numpy as np
@@ -32,17 +32,8 @@ Report = Callable[[int, str], None]
 # Jobs -------------------------------------------------------------------------------------------
 
 
-class Job(Protocol):
-    """A part of an experiment, told apart by its key."""
-
-    @property
-    def key(self) -> Record: ...
-
-    def run(self) -> Record: ...
-
-
-class Fields:
-    """A dataclass whose fields, less those that are not shown, and `rules` tell it apart."""
+class Job:
+    """A part of an experiment: a dataclass that its fields, if shown, and `rules` tell apart."""
 
     @property
     def key(self) -> Record:
@@ -56,6 +47,9 @@ class Fields:
     def rules(self) -> Record:
         """What it must agree with beside its fields."""
         return {}
+
+    def run(self) -> Record:
+        raise NotImplementedError
 
 
 def append(file: Path, record: Record) -> None:
@@ -216,11 +210,8 @@ def environment() -> Record:
 
 def environments(jobs: Iterable[Record]) -> list[Record]:
     """The different environments of `jobs`, in the order they are met."""
-    different: list[Record] = []
-    for job in jobs:
-        if job["environment"] not in different:
-            different.append(job["environment"])
-    return different
+    each = [job["environment"] for job in jobs]
+    return list({json.dumps(one, sort_keys=True): one for one in each}.values())
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from torch import nn
 from convexformer.datasets import TokenDataset
 from convexformer.nn import GatedTransformer, GatedTransformerConfig, ProximalAdam
 
-from ..lab import Fields, Ledger, Record, averaged, grouped, listed, one_thread, picked
+from .. import lab
+from ..lab import Ledger, Record, averaged, grouped, listed, one_thread, picked
 from ..predictive.contestants import Config, Contestant, TransformerClassifier, grid
 from ..predictive.experiment import DATASETS, fit_all, paired, score
 
@@ -126,7 +127,7 @@ SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(lab.Job):
     """One model on one part of one data set."""
 
     dataset: str

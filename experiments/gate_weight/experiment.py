@@ -26,7 +26,8 @@ from sklearn.model_selection import GroupKFold, StratifiedKFold, train_test_spli
 from convexformer import estimators
 from convexformer.datasets import TokenDataset, hla, one_hot
 
-from ..lab import Fields, Ledger, OutOfTime, Record, averaged, grouped, one_thread, picked
+from .. import lab
+from ..lab import Ledger, OutOfTime, Record, averaged, grouped, one_thread, picked
 from ..predictive.contestants import CONTESTANTS
 from ..predictive.experiment import DATASETS, METRICS, Rows, score, split, tokens_for
 
@@ -45,7 +46,7 @@ VARIABLE = "CONVEXFORMER_ALLELES"  # mhcnuggets' curated_training_data.csv, wher
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(lab.Job):
     """One data set, one number of training rows, one split, and a beta or none."""
 
     dataset: str

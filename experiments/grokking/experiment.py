@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median, median_low
 from typing import Any
 
+from .. import lab
 from ..lab import Ledger, Record, one_thread, picked, read_config
 from .jobs import AFTER, SETTLED, Job, Recipe, convex_jobs, make_trainer
 from .small import run_small
@@ -225,15 +226,12 @@ def shapes_within(budget: int, layers: int) -> Line:
 
 def depth(ledger: Ledger, layers: int, budget: int) -> None:
     """The best width, learning rate and decay that a search finds for so many layers, by seeds."""
-    shapes, name = shapes_within(budget, layers), depth_name(layers, budget)
+    shapes = shapes_within(budget, layers)
+    name = f"{'one layer' if layers == 1 else 'two layers'}, {budget // 1000}k"
     start, search = shapes(Recipe("gated"))[0], (shapes, rates, strengths, shapes)
     recipe = tune(ledger, name, start, search, DEPTH_STEPS)
     for seed in range(DEPTH_SEEDS):
         ledger.do(Job("depth", name, recipe, seed, DEPTH_STEPS))
-
-
-def depth_name(layers: int, budget: int) -> str:
-    return f"{'one layer' if layers == 1 else 'two layers'}, {budget // 1000}k"
 
 
 # What a step costs, timed in turns so that a busy machine is fair to all -------------------------
@@ -242,16 +240,15 @@ TIMED_ROUNDS, TIMED_STEPS = 8, 10
 
 
 @dataclass(frozen=True)
-class TimingJob:
+class TimingJob(lab.Job):
     """Contestants by name, with the recipes that were chosen for them."""
 
-    recipes: Mapping[str, Recipe]
+    recipes: Mapping[str, Recipe] = field(repr=False)
+    study: str = "timing"
 
-    @property
-    def key(self) -> Record:
-        """What a finished job must agree with to count as this one."""
+    def rules(self) -> Record:
         recipes = {name: asdict(recipe) for name, recipe in self.recipes.items()}
-        return {"study": "timing", "recipes": recipes, "rounds": [TIMED_ROUNDS, TIMED_STEPS]}
+        return {"recipes": recipes, "rounds": [TIMED_ROUNDS, TIMED_STEPS]}
 
     def __str__(self) -> str:
         return "timing: a few steps of every contestant"

@@ -25,7 +25,8 @@ from convexformer import estimators
 from convexformer.datasets import ModularDivision, modular_division
 from convexformer.nn import Plan, Trainer
 
-from ..lab import Fields, Record, columns, one_thread, picked
+from .. import lab
+from ..lab import Record, columns, one_thread, picked
 from .models import make_model, make_optimizer
 
 LEVEL = 0.99  # accuracy at which a network has learnt the task
@@ -78,7 +79,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(lab.Job):
     """A recipe for at most so many steps.
 
     `split` says which half of the equations is to train on, `seed` how weights and batches are
@@ -265,7 +266,7 @@ LEARNING_STEPS = 500  # of the network whose embeddings are taken
 
 
 @dataclass(frozen=True)
-class ConvexJob(Fields):
+class ConvexJob(lab.Job):
     """One convex program: its embedding, loss, number of gates and strength of the penalty."""
 
     embedding: str

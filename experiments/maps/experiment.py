@@ -7,7 +7,7 @@ nothing random in it.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from convexformer.plotting._style import MUTED, bare, styled
 from convexformer.probes._probe import BETAS, _axes, _split, _Texts
 from convexformer.probes._static import fit_static, share
 
+from .. import lab
 from ..lab import Ledger, Record, plus_minus, standard_error
 from ..sentences import SentencePairs
 from .likeness import Likeness, contribution_map, likeness, norm_map, pair_coefficients
@@ -208,23 +209,22 @@ class Lecture:
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(lab.Job):
     """A student, and which of its trainings; the certified one is fitted once.
 
     `heads` are those whose maps are shown; certified mixing chooses them.
     """
 
-    lecture: Lecture
+    lecture: Lecture = field(repr=False)
     student: str
     training: int = 0
-    heads: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = field(default=None, repr=False)
 
-    @property
-    def key(self) -> Record:
-        """What a finished job must agree with: how many trainings there are does not matter."""
+    def rules(self) -> Record:
+        """How many trainings there are does not matter."""
         settings = {k: v for k, v in asdict(self.lecture.settings).items() if k != "seeds"}
-        own = {"student": self.student, "training": self.training, "text": self.lecture.text}
-        return own | {"settings": settings} | ({"heads": self.heads} if self.heads else {})
+        own = {"text": self.lecture.text, "settings": settings}
+        return own | ({"heads": self.heads} if self.heads else {})
 
     def __str__(self) -> str:
         return "convex" if self.student == "convex" else f"{self.student}, seed {self.training}"

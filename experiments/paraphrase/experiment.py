@@ -13,7 +13,7 @@ worst.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +30,8 @@ from torch.nn import functional
 from convexformer.activations import Activations, extract
 from convexformer.estimators import ConvexAttentionClassifier, TokenScaler
 
-from ..lab import Ledger, Record, one_thread, rounded
+from .. import lab
+from ..lab import Ledger, Record, one_thread, picked, rounded
 from ..sentences import SentencePairs
 
 Floats = NDArray[np.float32]
@@ -264,18 +265,14 @@ class Frozen:
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(lab.Job):
     """A probe: chosen on validation pairs, and tested."""
 
-    frozen: Frozen
+    frozen: Frozen = field(repr=False)
     probe: str
 
-    @property
-    def key(self) -> Record:
-        """What a finished job must agree with to count as this one."""
-        probe = PROBES[self.probe]
-        key = {"probe": self.probe, "seeds": probe.seeds, "values": probe.values}
-        return key | self.frozen.source
+    def rules(self) -> Record:
+        return picked(vars(PROBES[self.probe]), ("seeds", "values")) | self.frozen.source
 
     def __str__(self) -> str:
         return PROBES[self.probe].label

@@ -21,7 +21,8 @@ from sklearn.model_selection import StratifiedKFold
 from convexformer import TokenScaler, datasets
 from convexformer.datasets import TokenDataset
 
-from ..lab import Fields, Ledger, Record, averaged, grouped, listed, one_thread
+from .. import lab
+from ..lab import Ledger, Record, averaged, grouped, listed, one_thread
 from .contestants import BUDGET, CONTESTANTS, MAX_SECONDS, TOL, Contestant
 
 NAMES = ("hla", "splice", "satimage", "pendigits", "motion")
@@ -70,7 +71,7 @@ def _five_parts(data: TokenDataset) -> Iterator[Rows]:
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(lab.Job):
     """One contestant on one part of one data set."""
 
     dataset: str

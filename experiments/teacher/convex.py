@@ -80,20 +80,15 @@ def _nearest(tokens: NDArray[np.floating], centres: Array) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class ClassProblem:
-    """The problem of one class of positions, and means that give back its intercept.
-
-    ``means = None`` where the problem has an intercept of its own.
-    """
+    """The problem of one class of positions, and means that give back its intercept."""
 
     problem: Problem
-    means: tuple[Array, Array] | None = None  # of tokens (groups, d), of targets (c,)
+    tokens: Array  # their mean, (groups, d)
+    targets: Array  # theirs, (c,)
 
     def intercept(self, solution: Solution) -> Array:
         """The best one beside the solution's coefficients."""
-        if self.means is None:
-            return solution.intercept
-        tokens, targets = self.means
-        return np.asarray(targets - np.tensordot(tokens, solution.Z, axes=2))
+        return np.asarray(self.targets - np.tensordot(self.tokens, solution.Z, axes=2))
 
 
 @dataclass(frozen=True)
@@ -113,13 +108,6 @@ class _Samples:
         nearest = _nearest(part.X.reshape(len(Y), -1), centres)
         return cls(part, design, Y, [nearest == k for k in range(len(centres))])
 
-    def problems(self, student: ConvexStudent) -> list[ClassProblem]:
-        """Small ones with the same objective where there are more samples than columns."""
-        penalty = PENALTIES[student.penalty]()
-        if self.design.n_samples <= self.design.n_groups * self.design.dim:
-            return [ClassProblem(Problem(self.design, Squared(), penalty, self.Y))]
-        return small_problems(self.design, self.Y, self.classes, penalty)
-
     def loss(self, problems: list[ClassProblem], solutions: tuple[Solution, ...]) -> float:
         """Of the predictions: every sample by its own class."""
         together = np.concatenate([solution.Z for solution in solutions], axis=2)
@@ -132,10 +120,9 @@ class _Samples:
         return self.part.loss(F)
 
     def certificate(
-        self, student: ConvexStudent, problems: list[ClassProblem], best: tuple[Solution, ...]
+        self, penalty: Penalty, problems: list[ClassProblem], best: tuple[Solution, ...]
     ) -> Certificate:
         """Of the problem itself, on all samples: objectives and bounds of classes add up."""
-        penalty = PENALTIES[student.penalty]()
         known = [
             Problem(self.design, Squared(), penalty, self.Y, belongs.astype(float)).certificate(
                 solution.Z, one.intercept(solution), solution.certificate.beta
@@ -185,7 +172,7 @@ def of_moments(
     R = root(gram - count * np.outer(mean, mean))
     X = np.ascontiguousarray(R[:, :p]).reshape(-1, *shape)
     problem = Problem(TokenDesign(X), Squared(), penalty, R[:, p:], intercept=False)
-    return ClassProblem(problem, (mean[:p].reshape(shape), mean[p:]))
+    return ClassProblem(problem, mean[:p].reshape(shape), mean[p:])
 
 
 def root(gram: Array) -> Array:
@@ -228,7 +215,8 @@ def fit(
     start = time.process_time()
     centres = _centres(lesson.train, student.gates, seed)
     train = _Samples.of(student, lesson.train, centres)
-    problems = train.problems(student)
+    penalty = PENALTIES[student.penalty]()
+    problems = small_problems(train.design, train.Y, train.classes, penalty)
     beta_max = max(one.problem.beta_max for one in problems)
     prepared = time.process_time() - start
     others = {
@@ -242,7 +230,7 @@ def fit(
         share = min(path, key=lambda point: point["validation"])["share"]
     start = time.process_time()
     (best,) = _solve(problems, [share * beta_max], student.tol)
-    certificate = train.certificate(student, problems, best)
+    certificate = train.certificate(penalty, problems, best)
     alone = time.process_time() - start
     whole = others | {"train": train, "test": _Samples.of(student, lesson.test, centres)}
     return certificate, {

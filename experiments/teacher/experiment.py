@@ -23,7 +23,8 @@ from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import solve
 from convexformer.solvers.matrix_targets import solve_sequence
 
-from ..lab import Fields, Ledger, Record, one_thread, picked, read_config, standard_error
+from .. import lab
+from ..lab import Ledger, Record, one_thread, picked, read_config, standard_error
 from .convex import BETAS as ALL_BETAS
 from .convex import ConvexStudent, fit
 from .data import TARGETS, Lessons, Part, Task
@@ -62,7 +63,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(lab.Job):
     """What all jobs have: their lessons, a task and a student."""
 
     lessons: Lessons = field(repr=False)
@@ -220,7 +221,9 @@ def run(
     for row in rows:
         if row["student"] in FLOORED:
             with ledger.part():
-                add_floor(ledger, lessons, Task(**row["task"]), row)
+                floor_of = FloorJob(lessons, Task(**row["task"]), row["student"], 0, row["decay"])
+                known = ledger.do(floor_of)
+                row |= {"floor": known["floor"], "floor_gap": known["relative_gap"]}
     records = list({id(job): job for job in ledger.records}.values())  # tuning may serve twice
     return ledger.header() | {
         "command": command,
@@ -255,12 +258,6 @@ def do(ledger: Ledger, lessons: Lessons, study: Study, student: str) -> Record:
     ]
     seconds = sum(map(spent, tuning)) * (study.like is None) + jobs[0]["seconds"]
     return summarise(study.task, student, jobs, seconds)
-
-
-def add_floor(ledger: Ledger, lessons: Lessons, task: Task, row: Record) -> None:
-    """The certified bound of a trained student's class, at the decay it was trained with."""
-    known = ledger.do(FloorJob(lessons, task, row["student"], 0, row["decay"]))
-    row |= {"floor": known["floor"], "floor_gap": known["relative_gap"]}
 
 
 def tune(ledger: Ledger, lessons: Lessons, study: Study, student: str) -> list[Record]:
