@@ -32,7 +32,7 @@ Report = Callable[[int, str], None]
 # Jobs -------------------------------------------------------------------------------------------
 
 
-class Job:
+class KeyedJob:
     """A part of an experiment: a dataclass that its fields, if shown, and `rules` tell apart."""
 
     @property
@@ -109,7 +109,7 @@ class Ledger:
         self.reasons: set[str] = set()  # why jobs are left
         self.deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
 
-    def do(self, job: Job, *, at_once: bool = False) -> Record:
+    def do(self, job: KeyedJob, *, at_once: bool = False) -> Record:
         """The record of a job, from the file or by running it; `at_once`: even if time is over."""
         key = job.key
         record = next((line for line in reversed(self.lines) if is_of(key, line)), None)
@@ -135,7 +135,7 @@ class Ledger:
         except OutOfTime as reason:
             self.reasons.add(str(reason))
 
-    def do_each(self, jobs: Iterable[Job]) -> list[Record]:
+    def do_each(self, jobs: Iterable[KeyedJob]) -> list[Record]:
         """The records of those `jobs` that are finished or for which there is time."""
         found = []
         for job in jobs:

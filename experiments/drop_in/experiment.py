@@ -18,8 +18,7 @@ from torch import nn
 from convexformer.datasets import TokenDataset
 from convexformer.nn import GatedTransformer, GatedTransformerConfig, ProximalAdam
 
-from .. import lab
-from ..lab import Ledger, Record, averaged, grouped, listed, one_thread, picked
+from ..lab import KeyedJob, Ledger, Record, averaged, grouped, listed, one_thread, picked
 from ..predictive.contestants import Config, Contestant, TransformerClassifier, grid
 from ..predictive.experiment import DATASETS, fit_all, paired, score
 
@@ -127,7 +126,7 @@ SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """One model on one part of one data set."""
 
     dataset: str
@@ -149,7 +148,7 @@ class Job(lab.Job):
 def contest(data: TokenDataset, model: Contestant, seed: int) -> Record:
     """What a model comes to, at which size and in which time."""
     trial = fit_all(data, model, seed)
-    best = trial.best
+    best = trial.models[trial.chosen]
     return trial.told | {
         "accuracy": score(best, *trial.test, "accuracy"),
         "parameters": count(best.network_),

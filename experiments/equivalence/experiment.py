@@ -22,8 +22,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from convexformer.nn._network import Network
 from convexformer.problem.losses import Loss
 
-from .. import lab
-from ..lab import Ledger, Record, one_thread, picked, rounded
+from ..lab import KeyedJob, Ledger, Record, one_thread, picked, rounded
 from .problems import CASES, Case
 
 Array = NDArray[np.float64]
@@ -52,7 +51,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """One problem, one optimiser, one number of heads."""
 
     case: Case = field(repr=False)

@@ -26,8 +26,7 @@ from sklearn.model_selection import GroupKFold, StratifiedKFold, train_test_spli
 from convexformer import estimators
 from convexformer.datasets import TokenDataset, hla, one_hot
 
-from .. import lab
-from ..lab import Ledger, OutOfTime, Record, averaged, grouped, one_thread, picked
+from ..lab import KeyedJob, Ledger, OutOfTime, Record, averaged, grouped, one_thread, picked
 from ..predictive.contestants import CONTESTANTS
 from ..predictive.experiment import DATASETS, METRICS, Rows, score, split, tokens_for
 
@@ -46,7 +45,7 @@ VARIABLE = "CONVEXFORMER_ALLELES"  # mhcnuggets' curated_training_data.csv, wher
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """One data set, one number of training rows, one split, and a beta or none."""
 
     dataset: str

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median, median_low
 from typing import Any
 
-from .. import lab
-from ..lab import Ledger, Record, one_thread, picked, read_config
+from ..lab import KeyedJob, Ledger, Record, one_thread, picked, read_config
 from .jobs import AFTER, SETTLED, Job, Recipe, convex_jobs, make_trainer
 from .small import run_small
 
@@ -240,7 +239,7 @@ TIMED_ROUNDS, TIMED_STEPS = 8, 10
 
 
 @dataclass(frozen=True)
-class TimingJob(lab.Job):
+class TimingJob(KeyedJob):
     """Contestants by name, with the recipes that were chosen for them."""
 
     recipes: Mapping[str, Recipe] = field(repr=False)

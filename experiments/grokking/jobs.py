@@ -25,8 +25,7 @@ from convexformer import estimators
 from convexformer.datasets import ModularDivision, modular_division
 from convexformer.nn import Plan, Trainer
 
-from .. import lab
-from ..lab import Record, columns, one_thread, picked
+from ..lab import KeyedJob, Record, columns, one_thread, picked
 from .models import make_model, make_optimizer
 
 LEVEL = 0.99  # accuracy at which a network has learnt the task
@@ -79,7 +78,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """A recipe for at most so many steps.
 
     `split` says which half of the equations is to train on, `seed` how weights and batches are
@@ -266,7 +265,7 @@ LEARNING_STEPS = 500  # of the network whose embeddings are taken
 
 
 @dataclass(frozen=True)
-class ConvexJob(lab.Job):
+class ConvexJob(KeyedJob):
     """One convex program: its embedding, loss, number of gates and strength of the penalty."""
 
     embedding: str

@@ -21,8 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from convexformer.datasets import modular_division
 
-from .. import lab
-from ..lab import Ledger, Record, one_thread, read_config, rounded
+from ..lab import KeyedJob, Ledger, Record, one_thread, read_config, rounded
 from .models import BETAS, make_model
 
 MODULUS = 15
@@ -62,7 +61,7 @@ SMALL = {name: Small(**options) for name, options in read_config(__file__, "smal
 
 
 @dataclass(frozen=True)
-class SmallJob(lab.Job):
+class SmallJob(KeyedJob):
     """A network on many splits; without a `setting` the whole grid is tried."""
 
     name: str

@@ -24,11 +24,11 @@ from convexformer.plotting._style import MUTED, bare, styled
 from convexformer.probes._probe import BETAS, _axes, _split, _Texts
 from convexformer.probes._static import fit_static, share
 
-from .. import lab
-from ..lab import Ledger, Record, plus_minus, standard_error
+from ..lab import KeyedJob, Ledger, Record, plus_minus, standard_error
 from ..sentences import SentencePairs
+from ..teacher.data import principal_axes
 from .likeness import Likeness, contribution_map, likeness, norm_map, pair_coefficients
-from .students import Lesson, SimplexStudent, SoftmaxStudent, Student, shares, train
+from .students import Lesson, SimplexStudent, SoftmaxStudent, shares, train
 
 KEEP = ("inputs", "values", "heads", "maps")
 MAPS = {  # of which student
@@ -112,13 +112,10 @@ class Lecture:
         _, n, heads, e = learn.V.shape
         longest = max(n, test.V.shape[1], len(self.example.tokens))
         torch.manual_seed(seed)
-        student: Student
-        if name == "simplex":
-            student = SimplexStudent(heads, e, longest)
-        else:
-            student = SoftmaxStudent(heads, e, learn.X.shape[2])
-        rate = getattr(settings, f"{name}_rate")
-        train(student, learn, rate, settings.steps, seed)
+        simplex = name == "simplex"
+        width = longest if simplex else learn.X.shape[2]
+        student = (SimplexStudent if simplex else SoftmaxStudent)(heads, e, width)
+        train(student, learn, getattr(settings, f"{name}_rate"), settings.steps, seed)
         shown_as = next(key for key, owner in MAPS.items() if owner == name)
         real = learn.mask[:, :, None, None]
         means = (learn.Y * real).sum(dim=(0, 1)) / real.sum()
@@ -151,13 +148,10 @@ class Lecture:
         return torch.tensor((X - mean) @ directions, dtype=torch.float32)
 
     @cached_property
-    def _components(self) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Mean ``(d,)`` and scaled directions ``(d, components)`` of the texts to train on."""
+    def _components(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean ``(d,)`` and axes ``(d, components)`` of the texts to train on."""
         real = self._inputs(self.texts.parts[0])[self.texts.arrays[0][2]]
-        mean = real.mean(axis=0)
-        _, _, directions = np.linalg.svd(real - mean, full_matrices=False)
-        directions = directions[: self.settings.components].T
-        return mean, directions / np.std((real - mean) @ directions)
+        return principal_axes(real, self.settings.components)
 
     def _inputs(self, part: NDArray[np.intp]) -> NDArray[np.floating]:
         """Of some texts, padded to the longest of them."""
@@ -183,9 +177,8 @@ class Lecture:
                 A = pair_coefficients(fit.attention, self.texts.places, flags)
                 added = contribution_map(C, V[:, head] @ axes[head])
                 found.append((A, norm_map(C), added, np.ones_like(A)))
-            return dict(
-                zip((*READINGS, "uniform"), map(np.stack, zip(*found, strict=True)), strict=True)
-            )
+            stacked = map(np.stack, zip(*found, strict=True))
+            return dict(zip((*READINGS, "uniform"), stacked, strict=True))
 
         gap = max(float(fit.certificate.relative_gap) for fit in fits)
         return _Taught(explained, maps_of, gap)
@@ -200,16 +193,14 @@ class Lecture:
 
     def shown(self, maps_of: Callable[[Any], Maps], heads: tuple[int, ...]) -> Record:
         """The maps of some heads of the sentence that is shown."""
-        teacher: Any = self.example.maps
-        found = {"teacher": teacher.astype(float)} | maps_of(self.example)
-        maps = {
-            name: A[list(heads)].round(4).tolist() for name, A in found.items() if name != "uniform"
-        }
+        found = {"teacher": self.example.maps.astype(float)} | maps_of(self.example)
+        found.pop("uniform", None)
+        maps = {name: A[list(heads)].round(4).tolist() for name, A in found.items()}
         return {"tokens": self.example.tokens, "maps": maps}
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """A student, and which of its trainings; the certified one is fitted once.
 
     `heads` are those whose maps are shown; certified mixing chooses them.

@@ -30,8 +30,7 @@ from torch.nn import functional
 from convexformer.activations import Activations, extract
 from convexformer.estimators import ConvexAttentionClassifier, TokenScaler
 
-from .. import lab
-from ..lab import Ledger, Record, one_thread, picked, rounded
+from ..lab import KeyedJob, Ledger, Record, one_thread, picked, rounded
 from ..sentences import SentencePairs
 
 Floats = NDArray[np.float32]
@@ -265,7 +264,7 @@ class Frozen:
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """A probe: chosen on validation pairs, and tested."""
 
     frozen: Frozen = field(repr=False)

@@ -21,8 +21,7 @@ from sklearn.model_selection import StratifiedKFold
 from convexformer import TokenScaler, datasets
 from convexformer.datasets import TokenDataset
 
-from .. import lab
-from ..lab import Ledger, Record, averaged, grouped, listed, one_thread
+from ..lab import KeyedJob, Ledger, Record, averaged, grouped, listed, one_thread
 from .contestants import BUDGET, CONTESTANTS, MAX_SECONDS, TOL, Contestant
 
 NAMES = ("hla", "splice", "satimage", "pendigits", "motion")
@@ -71,7 +70,7 @@ def _five_parts(data: TokenDataset) -> Iterator[Rows]:
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """One contestant on one part of one data set."""
 
     dataset: str
@@ -97,7 +96,6 @@ class Trial:
 
     models: list[Any]
     chosen: int  # the first of the best
-    best: Any
     test: tuple[NDArray[Any], NDArray[Any]]
     seconds: list[float]  # of every fit
     told: Record
@@ -122,7 +120,7 @@ def fit_all(data: TokenDataset, contestant: Contestant, seed: int) -> Trial:
         "config": contestant.grid[chosen],
         "validation_scores": [round(value, 6) for value in scores],
     }
-    return Trial(models, chosen, models[chosen], test, seconds, told)
+    return Trial(models, chosen, test, seconds, told)
 
 
 def contest(data: TokenDataset, contestant: Contestant, seed: int) -> Record:
@@ -134,7 +132,7 @@ def contest(data: TokenDataset, contestant: Contestant, seed: int) -> Record:
         "seconds": round(time.process_time() - start, 3),
         "fit_seconds": round(trial.seconds[trial.chosen], 3),
         "n_tokens": trial.test[0].shape[1],
-        "tokens_used": len(trial.best.tokens_) if contestant.convex else None,
+        "tokens_used": len(trial.models[trial.chosen].tokens_) if contestant.convex else None,
         "relative_gap": gaps[trial.chosen] if gaps else None,
         "worst_gap": max(gaps, default=None),
     }

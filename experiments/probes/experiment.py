@@ -19,8 +19,7 @@ from convexformer.cli._console import to_json
 from convexformer.plotting import ProbeDisplay
 from convexformer.probes import HeadProbe, LayerProbe, probe
 
-from .. import lab
-from ..lab import Ledger, OutOfTime, Record
+from ..lab import KeyedJob, Ledger, OutOfTime, Record
 from ..maps.experiment import draw
 from ..maps.experiment import facts as facts_of_maps
 from ..sentences import SentencePairs
@@ -31,7 +30,7 @@ MPNET, MPNET_LAYER = "models/all-mpnet-base-v2", 5  # counted from 0: the sixth,
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """A layer of an encoder."""
 
     pairs: SentencePairs = field(repr=False)

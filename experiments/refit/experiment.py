@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from convexformer import ConvexAttentionClassifier, ConvexAttentionRegressor
 from convexformer.datasets import hla, satimage, splice
 
-from .. import lab
-from ..lab import Ledger, Record, one_thread, picked, plus_minus, standard_error
+from ..lab import KeyedJob, Ledger, Record, one_thread, picked, plus_minus, standard_error
 from ..predictive.contestants import CONTESTANTS
 from ..predictive.experiment import METRICS, score, split, tokens_for
 
@@ -82,7 +81,7 @@ def metric_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """A cell: one data set and one beta, with every seed."""
 
     dataset: str

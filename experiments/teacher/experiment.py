@@ -23,8 +23,7 @@ from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import solve
 from convexformer.solvers.matrix_targets import solve_sequence
 
-from .. import lab
-from ..lab import Ledger, Record, one_thread, picked, read_config, standard_error
+from ..lab import KeyedJob, Ledger, Record, one_thread, picked, read_config, standard_error
 from .convex import BETAS as ALL_BETAS
 from .convex import ConvexStudent, fit
 from .data import TARGETS, Lessons, Part, Task
@@ -63,7 +62,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Job(lab.Job):
+class Job(KeyedJob):
     """What all jobs have: their lessons, a task and a student."""
 
     lessons: Lessons = field(repr=False)

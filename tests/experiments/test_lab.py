@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from experiments.lab import Experiment, Job, alike, append, is_of, read_lines
+from experiments.lab import Experiment, KeyedJob, alike, append, is_of, read_lines
 from jinja2 import UndefinedError
 
 
@@ -32,7 +32,7 @@ def test_jobs_finished_on_another_machine_are_finished_here():
 
 
 @dataclass(frozen=True)
-class Square(Job):
+class Square(KeyedJob):
     """A job that cannot be smaller."""
 
     number: int
