@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from convexformer import estimators
-from convexformer.datasets import ModularDivision, modular_division
-from convexformer.nn import Plan, Trainer
 
 from ..lab import KeyedJob, Record, columns, one_thread, picked
+from ..training import Point, Trainer
+from .division import ModularDivision, modular_division
 from .models import make_model, make_optimizer
 
 LEVEL = 0.99  # accuracy at which a network has learnt the task
@@ -34,8 +34,6 @@ SETTLED = 250  # the same where there are many jobs: for hyperparameters, ablati
 WATCHED = ("contest", "splits", "quick")  # studies that tell persistence
 EVERY = 25  # steps between two measurements
 WARMUP = 10
-
-Point = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -147,8 +145,11 @@ def make_trainer(job: Job) -> Trainer:
         ),
         lambda model, x, y: functional.cross_entropy(model(x), y),
         (tokens[train], answers[train]),
-        Plan(job.steps, warmup=WARMUP, measure_every=EVERY, **plan),
+        job.steps,
+        warmup=WARMUP,
+        every=EVERY,
         measure=lambda model: accuracies(model, equations),
+        **plan,
     )
 
 

@@ -19,9 +19,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from convexformer.datasets import modular_division
-
 from ..lab import KeyedJob, Ledger, Record, one_thread, read_config, rounded
+from .division import modular_division
 from .models import BETAS, make_model
 
 MODULUS = 15

@@ -4,7 +4,7 @@ All minimise, in units of the error of predicting the mean,
 
 .. math:: \frac{\sum (F - Y)^2}{\sum Y^2} + \lambda\,\mathrm{decay}
 
-by AdamW's loop (:class:`~convexformer.nn.Trainer`) with the same batches, averaging and budget. In
+by AdamW (:class:`~experiments.training.Trainer`) with the same batches, averaging and budget. In
 the convex problems' units, :math:`\lambda = \beta / \sum Y^2`.
 """
 
@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from convexformer import nn as layers
 
 from ..lab import Record, columns, picked
+from ..training import Point, Trainer
 from .data import WATCHED, Lesson, Part
-
-Point = dict[str, float]
 
 SMALL = 0.3  # of the usual start, for queries and keys
 SMOOTH: Any = {"warmup": 20, "clip": 1.0, "average": 0.98}  # of every training
@@ -137,13 +136,17 @@ def train(
             best.update(loss=point["validation"], state=copy.deepcopy(model.state_dict()))
         return point | {"objective": point["train"] + decay * penalty(student, model).item()}
 
-    trainer = layers.Trainer(
+    trainer = Trainer(
         model,
         torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0),
         loss,
         tensors["train"],
-        layers.Plan(steps, batch, measure_every=EVERY, seed=seed, **SMOOTH),
+        steps,
+        batch,
+        every=EVERY,
+        seed=seed,
         measure=measure,
+        **SMOOTH,
     )
     curve = trainer.run(stop=lambda curve: stalled(curve, patience))
     trainer.averaged.load_state_dict(best["state"])

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import torch
 from experiments.costs.__main__ import main
-from experiments.costs.formulas import costs
+from experiments.costs.formulas import TransformerBlock, costs
 
 SHAPES = [(9, 20, 4, 3), (9, 20, 1, 1), (5, 2, 7, 4), (32, 16, 8, 1)]
 
@@ -36,6 +37,15 @@ def evaluate(formula, names):
             text += "*" if text[-1:].isalnum() or text[-1:] == ")" else ""
         text += {"²": "**2"}.get(sign, sign)
     return eval(text, {}, names)
+
+
+def test_the_standard_block_is_the_papers_equation():
+    torch.manual_seed(0)
+    block, X = TransformerBlock(d=3, h=4, c=2, m=6).double(), torch.randn(7, 5, 3).double()
+    A = block.attention(X)
+    A = (A - A.mean(2, keepdim=True)) / (A.var(2, correction=0, keepdim=True) + 1e-5).sqrt() + X
+    first, second = (block.feed[place].weight.T for place in (0, 2))
+    torch.testing.assert_close(block(X), (A @ first).clamp(min=0) @ second)
 
 
 def test_sizes_are_checked():

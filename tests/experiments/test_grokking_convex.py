@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from experiments.grokking import jobs as grokking_convex
+from experiments.grokking.division import modular_division
 from experiments.grokking.jobs import ConvexJob, convex_jobs, learnt_embedding
-
-from convexformer.datasets import modular_division
 
 
 @pytest.mark.parametrize("loss", ["squared", "softmax"])
