@@ -6,7 +6,7 @@ The order of the data is a function of the seed and the step alone.
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -152,3 +152,25 @@ class Trainer:
             self._losses.clear()
         told = self.measure(self.averaged)
         self.curve.append(point | {name: float(value) for name, value in told.items()})
+
+
+def stop_early(
+    model: nn.Module, epochs: Iterable[int], loss: Callable[[], Tensor], patience: int
+) -> tuple[int, float]:
+    """Train until `loss` on other samples has not improved for so many epochs; keep the best.
+
+    `epochs` trains as it is gone through. What it gave in the best epoch is returned, and the
+    processor time until then.
+    """
+    start, losses = time.process_time(), list[float]()
+    for steps in epochs:
+        model.eval()
+        with torch.no_grad():
+            losses.append(loss().item())
+        since = len(losses) - 1 - losses.index(min(losses))
+        if since == 0:
+            best, told = copy.deepcopy(model.state_dict()), (steps, time.process_time() - start)
+        if since >= patience:
+            break
+    model.load_state_dict(best)
+    return told

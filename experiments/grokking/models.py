@@ -3,7 +3,7 @@
 None of them is trained by a convex program: embeddings are trained in all, and gates recomputed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -218,7 +218,20 @@ def make_model(kind: str, modulus: int, **options: Any) -> nn.Module:
 BETAS = (0.9, 0.98)  # as in Power et al., for all
 
 
-class Grokfast(torch.optim.AdamW):
+class Changed(torch.optim.AdamW):
+    """AdamW on gradients that are changed in place, by `change`, before every step."""
+
+    def change(self, W: Tensor, gradient: Tensor) -> None:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        for W in (W for group in self.param_groups for W in group["params"]):
+            self.change(W, W.grad)
+        return super().step(closure)
+
+
+class Grokfast(Changed):
     r"""AdamW on gradients whose slow part is amplified (Lee et al., 2024; the EMA filter).
 
     .. math:: \mu \leftarrow \alpha \mu + (1 - \alpha) g, \qquad \hat g = g + \lambda \mu
@@ -239,17 +252,13 @@ class Grokfast(torch.optim.AdamW):
         self.alpha, self.gain = alpha, gain
         self.averages: dict[Tensor, Tensor] = {}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Amplify what changes slowly, then step."""
-        for W, gradient in gradients(self):
-            slow = self.averages.setdefault(W, gradient.clone())
-            slow.lerp_(gradient, 1 - self.alpha)
-            gradient.add_(slow, alpha=self.gain)
-        return super().step(closure)
+    def change(self, W: Tensor, gradient: Tensor) -> None:
+        slow = self.averages.setdefault(W, gradient.clone())
+        slow.lerp_(gradient, 1 - self.alpha)
+        gradient.add_(slow, alpha=self.gain)
 
 
-class OrthoGrad(torch.optim.AdamW):
+class OrthoGrad(Changed):
     r"""AdamW on gradients turned orthogonal to the weights (Prieto et al., 2025).
 
     .. math:: g_\perp = g - \frac{\langle w, g\rangle}{\langle w, w\rangle}\, w, \qquad
@@ -258,23 +267,11 @@ class OrthoGrad(torch.optim.AdamW):
     for each array of weights, so that no step merely scales them up.
     """
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Turn the gradients, then step."""
-        for W, gradient in gradients(self):
-            size = gradient.norm()
-            share = torch.vdot(W.flatten(), gradient.flatten()) / W.square().sum().clamp(min=1e-30)
-            gradient.sub_(share * W)
-            gradient.mul_(size / gradient.norm().clamp(min=1e-30))
-        return super().step(closure)
-
-
-def gradients(optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, Tensor]]:
-    """All weights of `optimizer` that have a gradient, with it."""
-    for group in optimizer.param_groups:
-        for W in group["params"]:
-            if W.grad is not None:
-                yield W, W.grad
+    def change(self, W: Tensor, gradient: Tensor) -> None:
+        size = gradient.norm()
+        share = torch.vdot(W.flatten(), gradient.flatten()) / W.square().sum().clamp(min=1e-30)
+        gradient.sub_(share * W)
+        gradient.mul_(size / gradient.norm().clamp(min=1e-30))
 
 
 OPTIMIZERS: dict[str, type[torch.optim.AdamW]] = {

@@ -12,7 +12,7 @@ worst.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ from convexformer.estimators import ConvexAttentionClassifier, TokenScaler
 
 from ..lab import KeyedJob, Ledger, Record, one_thread, picked, rounded
 from ..sentences import SentencePairs
+from ..training import stop_early
 
 Floats = NDArray[np.float32]
 
@@ -88,8 +89,6 @@ def _one(found: Activations, i: int) -> tuple[Floats, Floats, Floats, Floats]:
     text = found[i]
     H = np.asarray(text.output, dtype=np.float32)
     A, B = H[text.segments == 0], H[text.segments == 1]  # tokens of either sentence
-    if not (len(A) and len(B)):
-        raise ValueError(f"text {i} is no pair of sentences; probes of paraphrases need pairs.")
     first, second = matches(A, B), matches(B, A)
     a, b = A.mean(axis=0), B.mean(axis=0)
     whole = np.stack([H[0], np.abs(a - b), a * b])
@@ -194,22 +193,19 @@ def pooling(decay: float, seed: int, X: PairFeatures, y: Labels) -> tuple[Predic
     held, learnt = order[: len(y) // 10], order[len(y) // 10 :]
     model = AttentionPooling(H.shape[2])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=decay)
-    best, since, state = float("inf"), 0, model.state_dict()
-    for _ in range(EPOCHS):
-        for rows in learnt[torch.randperm(len(learnt), generator=generator)].split(128):
-            optimizer.zero_grad()
-            logits = model(H[rows], mask[rows])
-            functional.binary_cross_entropy_with_logits(logits, labels[rows]).backward()
-            optimizer.step()
-        with torch.no_grad():
-            logits = model(H[held], mask[held])
-            loss = functional.binary_cross_entropy_with_logits(logits, labels[held]).item()
-        since = 0 if loss < best else since + 1
-        if loss < best:
-            best, state = loss, {k: v.clone() for k, v in model.state_dict().items()}
-        if since == PATIENCE:
-            break
-    model.load_state_dict(state)
+
+    def loss(rows: Tensor) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(model(H[rows], mask[rows]), labels[rows])
+
+    def epochs() -> Iterator[int]:
+        for epoch in range(EPOCHS):
+            for rows in learnt[torch.randperm(len(learnt), generator=generator)].split(128):
+                optimizer.zero_grad()
+                loss(rows).backward()
+                optimizer.step()
+            yield epoch
+
+    stop_early(model, epochs(), lambda: loss(held), PATIENCE)
 
     def predict(X: PairFeatures) -> Labels:
         with torch.no_grad():

@@ -8,8 +8,8 @@ certified fit, its refit with a ridge chosen by cross-validation, and with nearl
 
 import time
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -75,11 +75,6 @@ def samples(name: str, seed: int) -> tuple[Samples, Samples]:
     return (X[train], data.y[train]), (X[test], data.y[test])
 
 
-def metric_of(name: str) -> str:
-    """What a score on the data set is."""
-    return "R²" if name == WIDE else METRICS.get(name, "accuracy")
-
-
 @dataclass(frozen=True)
 class Job(KeyedJob):
     """A cell: one data set and one beta, with every seed."""
@@ -93,9 +88,28 @@ class Job(KeyedJob):
 
     def run(self) -> Record:
         """Fit; a fit that is cut short is an error, because it has no place in the table."""
+        wide = self.dataset == WIDE
+        metric = "R²" if wide else METRICS.get(self.dataset, "accuracy")
+        told: Record = {name: {kind: [] for kind in REFITS} for name in ("scores", "seconds")}
+        told |= {"metric": metric, "tokens": [], "ridges": []}  # lists in the order of the seeds
         with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("error")
-            return compare(self.dataset, self.beta, self.seeds)
+            for seed, (kind, refit) in product(self.seeds, REFITS.items()):
+                train, test = samples(self.dataset, seed)
+                model: Any = (
+                    ConvexAttentionRegressor(self.beta, refit=refit)
+                    if wide
+                    else ConvexAttentionClassifier(self.beta, penalty="token", refit=refit)
+                )
+                start = time.process_time()
+                model.fit(*train)
+                told["seconds"][kind].append(round(time.process_time() - start, 3))
+                reached = model.score(*test) if wide else score(model, *test, metric)
+                told["scores"][kind].append(round(float(reached), 6))
+                if refit is True:
+                    told["tokens"].append(len(model.tokens_))
+                    told["ridges"].append(float(model.ridge_.max()))
+        return told
 
 
 def run(ledger: Ledger) -> Record:
@@ -103,36 +117,6 @@ def run(ledger: Ledger) -> Record:
     cells = ledger.do_each(Job(name, beta) for name, betas in BETAS.items() for beta in betas)
     kept = ("dataset", "metric", "beta", "seeds", "tokens", "ridges", "scores", "seconds")
     return ledger.header() | {"cells": [picked(cell, kept) for cell in cells]}
-
-
-def compare(name: str, beta: float, seeds: Iterable[int]) -> Record:
-    """Fit the three models with every seed; lists are in the order of the seeds."""
-    scores: dict[str, list[float]] = {model: [] for model in REFITS}
-    seconds: dict[str, list[float]] = {model: [] for model in REFITS}
-    tokens, ridges = [], []
-    for seed in seeds:
-        train, test = samples(name, seed)
-        for kind, refit in REFITS.items():
-            model: Any = (
-                ConvexAttentionRegressor(beta, refit=refit)
-                if name == WIDE
-                else ConvexAttentionClassifier(beta, penalty="token", refit=refit)
-            )
-            start = time.process_time()
-            model.fit(*train)
-            seconds[kind].append(round(time.process_time() - start, 3))
-            told = model.score(*test) if name == WIDE else score(model, *test, metric_of(name))
-            scores[kind].append(round(float(told), 6))
-            if refit is True:
-                tokens.append(len(model.tokens_))
-                ridges.append(float(model.ridge_.max()))
-    return {
-        "metric": metric_of(name),
-        "tokens": tokens,
-        "ridges": ridges,
-        "scores": scores,
-        "seconds": seconds,
-    }
 
 
 # What the page says of gains and costs ----------------------------------------------------------

@@ -264,7 +264,8 @@ def _path(
         clock += time.process_time() - start
         losses = {name: part.loss(problems, found) for name, part in parts.items()}
         path.append({"share": share, "seconds": clock} | losses)
-        if _rising(path):
+        validation = [point["validation"] for point in path]
+        if len(path) - 1 - int(np.argmin(validation)) >= PATIENCE:
             break
     return path
 
@@ -275,9 +276,3 @@ def _solve(
     """Solutions of all classes at one penalty after the other, each from the last."""
     # Half of it, because what is certified is another problem with other rounding.
     return zip(*(solve_path(one.problem, betas, tol=0.5 * tol) for one in problems), strict=True)
-
-
-def _rising(path: list[dict[str, float]]) -> bool:
-    """Whether the lowest validation loss lies `PATIENCE` penalties back."""
-    losses = [point["validation"] for point in path]
-    return len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE

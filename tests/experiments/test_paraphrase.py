@@ -51,9 +51,6 @@ def test_features_have_a_slot_for_every_name(pairs, encoder, tmp_path):
     assert told.slots.shape == (5, len(TOKENS), 24) and told.mask.all()
     assert not np.any(told.slots[:, 5:SLOTS])  # five words: there is no sixth match
     np.testing.assert_array_equal(told.slots[:, 2 * SLOTS], told.first)
-    single = extract(encoder, ["the cat"], 1, tmp_path / "single", keep=("output",))
-    with pytest.raises(ValueError, match="no pair of sentences"):
-        pair_features(single, np.arange(1), length=4)
 
 
 def test_probes_see_what_is_there(pairs, encoder, tmp_path, monkeypatch):
