@@ -8,13 +8,14 @@ import platform
 import sys
 import time
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jinja2
 import numpy as np
@@ -35,6 +36,8 @@ Report = Callable[[int, str], None]
 class KeyedJob:
     """A part of an experiment: a dataclass that its fields, if shown, and `rules` tell apart."""
 
+    warn: Literal["ignore", "error"] | None = None  # what becomes of warnings
+
     @property
     def key(self) -> Record:
         """What a finished job must agree with to count as this one."""
@@ -50,6 +53,13 @@ class KeyedJob:
 
     def run(self) -> Record:
         raise NotImplementedError
+
+    def do(self) -> Record:
+        """What it tells, on one thread."""
+        with one_thread(), warnings.catch_warnings():
+            if self.warn:
+                warnings.simplefilter(self.warn)
+            return self.run()
 
 
 def append(file: Path, record: Record) -> None:
@@ -118,7 +128,7 @@ class Ledger:
             if late and not at_once:
                 raise OutOfTime("There is no time to begin another job.")
             self.report(len(self.records), str(job))
-            record = key | job.run() | stamp()
+            record = key | job.do() | stamp()
             append(self.file, record)
             self.lines.append(record)
         self.records.append(record)

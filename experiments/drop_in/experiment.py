@@ -18,7 +18,7 @@ from torch import nn
 from convexformer.datasets import TokenDataset
 from convexformer.nn import GatedTransformer, GatedTransformerConfig, ProximalAdam
 
-from ..lab import KeyedJob, Ledger, Record, averaged, grouped, listed, one_thread, picked
+from ..lab import KeyedJob, Ledger, Record, averaged, grouped, listed, picked
 from ..predictive.contestants import Config, Contestant, TransformerClassifier, grid
 from ..predictive.experiment import DATASETS, fit_all, paired, score
 
@@ -138,11 +138,7 @@ class Job(KeyedJob):
 
     def run(self) -> Record:
         """Train and test."""
-        with one_thread():
-            return contest(DATASETS[self.dataset](), MODELS[self.model], self.seed)
-
-    def __str__(self) -> str:
-        return f"{self.dataset}, part {self.seed}: {MODELS[self.model].label}"
+        return contest(DATASETS[self.dataset](), MODELS[self.model], self.seed)
 
 
 def contest(data: TokenDataset, model: Contestant, seed: int) -> Record:

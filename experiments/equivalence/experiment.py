@@ -22,7 +22,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from convexformer.nn._network import Network
 from convexformer.problem.losses import Loss
 
-from ..lab import KeyedJob, Ledger, Record, one_thread, picked, rounded
+from ..lab import KeyedJob, Ledger, Record, picked, rounded
 from .problems import CASES, Case
 
 Array = NDArray[np.float64]
@@ -73,20 +73,19 @@ class Job(KeyedJob):
         options = dict(OPTIMIZERS[self.optimizer])
         if self.optimizer == "sgd":
             options["lr"] /= case.curvature
-        with one_thread():
-            torch.manual_seed(settings.seed)
-            runs = train_starts(
-                lambda: case.make(self.heads),
-                torch.tensor(case.X),
-                torch.tensor(case.Y),
-                loss=case.loss,
-                beta=case.beta,
-                n_starts=settings.starts,
-                steps=settings.steps,
-                optimizer=self.optimizer,
-                every=max(1, settings.steps // RECORDS),
-                **options,
-            )
+        torch.manual_seed(settings.seed)
+        runs = train_starts(
+            lambda: case.make(self.heads),
+            torch.tensor(case.X),
+            torch.tensor(case.Y),
+            loss=case.loss,
+            beta=case.beta,
+            n_starts=settings.starts,
+            steps=settings.steps,
+            optimizer=self.optimizer,
+            every=max(1, settings.steps // RECORDS),
+            **options,
+        )
         heights = height(runs.objectives.numpy(), case)  # (records, starts)
         lowest = height(runs.lowest.numpy(), case)  # (starts,)
         curves = np.quantile(heights, list(QUANTILES.values()), axis=1)

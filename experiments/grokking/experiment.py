@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median, median_low
 from typing import Any
 
-from ..lab import KeyedJob, Ledger, Record, one_thread, picked, read_config
+from ..lab import KeyedJob, Ledger, Record, picked, read_config
 from .jobs import AFTER, SETTLED, Job, Recipe, convex_jobs, make_trainer
 from .small import run_small
 
@@ -249,24 +249,20 @@ class TimingJob(KeyedJob):
         recipes = {name: asdict(recipe) for name, recipe in self.recipes.items()}
         return {"recipes": recipes, "rounds": [TIMED_ROUNDS, TIMED_STEPS]}
 
-    def __str__(self) -> str:
-        return "timing: a few steps of every contestant"
-
     def run(self) -> Record:
         """Milliseconds of processor time per step: the best of some rounds, taken in turns."""
-        with one_thread():
-            trainers = {
-                name: make_trainer(Job("timing", name, recipe, 0, TIMED_STEPS))
-                for name, recipe in self.recipes.items()
-            }
-            best = dict.fromkeys(trainers, float("inf"))
-            for done in range(TIMED_ROUNDS):
-                for name, trainer in trainers.items():
-                    trainer.measure = lambda model: {}
-                    trainer.steps = (done + 1) * TIMED_STEPS
-                    before = trainer.seconds
-                    trainer.run()
-                    best[name] = min(best[name], 1000 * (trainer.seconds - before) / TIMED_STEPS)
+        trainers = {
+            name: make_trainer(Job("timing", name, recipe, 0, TIMED_STEPS))
+            for name, recipe in self.recipes.items()
+        }
+        best = dict.fromkeys(trainers, float("inf"))
+        for done in range(TIMED_ROUNDS):
+            for name, trainer in trainers.items():
+                trainer.measure = lambda model: {}
+                trainer.steps = (done + 1) * TIMED_STEPS
+                before = trainer.seconds
+                trainer.run()
+                best[name] = min(best[name], 1000 * (trainer.seconds - before) / TIMED_STEPS)
         return {"milliseconds": {name: round(ms, 2) for name, ms in best.items()}}
 
 

@@ -9,7 +9,6 @@ training half and then fixed, which tells what is missing.
 """
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,13 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 from torch.nn import functional
 
 from convexformer import estimators
 
-from ..lab import KeyedJob, Record, columns, one_thread, picked
+from ..lab import KeyedJob, Record, columns, picked
 from ..training import Point, Trainer
 from .division import ModularDivision, modular_division
 from .models import make_model, make_optimizer
@@ -108,14 +106,13 @@ class Job(KeyedJob):
 
     def run(self) -> Record:
         """Train."""
-        with one_thread():
-            trainer = make_trainer(self)
-            diverged = False
-            try:
-                span = AFTER if self.study in WATCHED else SETTLED
-                trainer.run(stop=learnt(span, lasting=self.tuning))
-            except FloatingPointError:
-                diverged = True
+        trainer = make_trainer(self)
+        diverged = False
+        try:
+            span = AFTER if self.study in WATCHED else SETTLED
+            trainer.run(stop=learnt(span, lasting=self.tuning))
+        except FloatingPointError:
+            diverged = True
         return describe(trainer.curve) | {
             "diverged": diverged,
             "parameters": sum(weights.numel() for weights in trainer.averaged.parameters()),
@@ -276,6 +273,7 @@ class ConvexJob(KeyedJob):
     seed: int = 0
     modulus: int = 97
     study: str = "convex"
+    warn = "ignore"  # the gap is told
 
     def rules(self) -> Record:
         rules: Record = {"dim": DIM, "tolerance": LOSSES[self.loss], "max_seconds": MAX_SECONDS}
@@ -283,18 +281,13 @@ class ConvexJob(KeyedJob):
             rules |= {"recipe": asdict(EMBEDDING), "steps": LEARNING_STEPS}
         return {"rules": rules}
 
-    def __str__(self) -> str:
-        return f"convex: {self.loss} loss, {self.embedding} tokens, {self.gates} gates"
-
     def run(self) -> Record:
         """Solve, certify, and say how well the optimum tells the answers."""
         equations = modular_division(self.modulus, seed=self.seed)
         E = EMBED[self.embedding](equations, self.seed)  # (p + 2, d)
         X, y, train = E[equations.tokens], equations.answers, equations.train  # (N, 4, d), (N,)
         start = time.process_time()  # the embedding is not counted
-        with warnings.catch_warnings(), one_thread():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the gap is told
-            model = self._fit(X[train], y[train])
+        model = self._fit(X[train], y[train])
         certificate = model.certificate_
         return {
             "seconds": round(time.process_time() - start, 2),
@@ -326,9 +319,8 @@ def random_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float6
 def learnt_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float64]:
     """Rows that a gated network has learnt from the training half, ``(p + 2, d)``."""
     job = Job("convex", "gated", EMBEDDING, seed, LEARNING_STEPS, seed, equations.modulus)
-    with one_thread():
-        trainer = make_trainer(job)
-        trainer.run()
+    trainer = make_trainer(job)
+    trainer.run()
     E: torch.Tensor = trainer.averaged.get_parameter("embedding.weight").detach()
     return E.numpy().astype(np.float64)
 

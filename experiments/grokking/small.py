@@ -19,7 +19,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..lab import KeyedJob, Ledger, Record, one_thread, read_config, rounded
+from ..lab import KeyedJob, Ledger, Record, read_config, rounded
 from .division import modular_division
 from .models import BETAS, make_model
 
@@ -78,10 +78,6 @@ class SmallJob(KeyedJob):
         rules: Record = {"clip": CLIP, "average": AVERAGE, "warmup": WARMUP, "every": EVERY}
         return {"rules": rules | {"validation": VALIDATION, "settings": self.settings}}
 
-    def __str__(self) -> str:
-        what = "choosing" if self.setting is None else "training"
-        return f"modulo 15: {SMALL[self.name].label}, {self.share:.0%}, {what}"
-
     def run(self) -> Record:
         """Train all replicas side by side."""
         tuning, settings = self.setting is None, self.settings
@@ -90,7 +86,7 @@ class SmallJob(KeyedJob):
         each = np.repeat(np.array(settings), self.splits, axis=0)  # (R, 3)
         batchable = sdpa_kernel(SDPBackend.MATH)  # the one attention that vmap can batch
         start = time.process_time()
-        with one_thread(), batchable:
+        with batchable:
             torch.manual_seed(0)
             curves = train_replicas(SMALL[self.name], masks, each, self.steps)
         told = tell_tuning(curves, settings) if tuning else tell_splits(curves)
@@ -241,15 +237,12 @@ def cube_penalty(parameters: dict[str, Tensor]) -> Tensor:
     return 1e-3 * total / A.shape[-1] / MODULUS
 
 
-def measure(
-    F: Tensor, answers: Tensor, train: Tensor, test: Tensor, squares: bool
-) -> tuple[Array, Array, Array]:
-    """Accuracies on both sides and the loss on the test side, ``(R,)`` each."""
+def measure(F: Tensor, answers: Tensor, train: Tensor, test: Tensor, squares: bool) -> Array:
+    """Accuracies on both sides and the loss on the test side, ``(3, R)``."""
     right = (F.argmax(2) == answers).float()  # (R, N)
     each = losses(F, answers, squares)
-    rows = [(right * train, train), (right * test, test), (each * test, test)]
-    told = [((x).sum(1) / mask.sum(1)).double().numpy() for x, mask in rows]
-    return told[0], told[1], told[2]
+    rows = [(right, train), (right, test), (each, test)]
+    return torch.stack([(x * m).sum(1) / m.sum(1) for x, m in rows]).double().numpy()
 
 
 # What curves tell -------------------------------------------------------------------------------

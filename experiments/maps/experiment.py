@@ -217,9 +217,6 @@ class Job(KeyedJob):
         own = {"text": self.lecture.text, "settings": settings}
         return own | ({"heads": self.heads} if self.heads else {})
 
-    def __str__(self) -> str:
-        return "convex" if self.student == "convex" else f"{self.student}, seed {self.training}"
-
     def run(self) -> Record:
         """Shares and likeness of all heads; of the first training also maps of `heads`."""
         lecture, convex = self.lecture, self.student == "convex"

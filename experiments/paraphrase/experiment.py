@@ -30,7 +30,7 @@ from torch.nn import functional
 from convexformer.activations import Activations, extract
 from convexformer.estimators import ConvexAttentionClassifier, TokenScaler
 
-from ..lab import KeyedJob, Ledger, Record, one_thread, picked, rounded
+from ..lab import KeyedJob, Ledger, Record, picked, rounded
 from ..sentences import SentencePairs
 from ..training import stop_early
 
@@ -275,8 +275,7 @@ class Job(KeyedJob):
     def run(self) -> Record:
         """Fit with every value of the hyperparameter, and test the best."""
         parts = self.frozen.parts
-        with one_thread():
-            return {"label": str(self)} | fit_probe(PROBES[self.probe], parts, self.frozen.labels)
+        return {"label": str(self)} | fit_probe(PROBES[self.probe], parts, self.frozen.labels)
 
 
 def run(ledger: Ledger, frozen: Frozen) -> Record:

@@ -8,7 +8,6 @@ tested. Seconds are of processor time, on one thread.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from sklearn.model_selection import StratifiedKFold
 from convexformer import TokenScaler, datasets
 from convexformer.datasets import TokenDataset
 
-from ..lab import KeyedJob, Ledger, Record, averaged, grouped, listed, one_thread
+from ..lab import KeyedJob, Ledger, Record, averaged, grouped, listed
 from .contestants import BUDGET, CONTESTANTS, MAX_SECONDS, TOL, Contestant
 
 NAMES = ("hla", "splice", "satimage", "pendigits", "motion")
@@ -76,18 +75,14 @@ class Job(KeyedJob):
     dataset: str
     model: str
     seed: int
+    warn = "ignore"  # fits that end early are what the budget allows, and gaps are told
 
     def rules(self) -> Record:
         return {"fingerprint": CONTESTANTS[self.model].fingerprint}
 
-    def __str__(self) -> str:
-        return f"{self.dataset}, part {self.seed}: {CONTESTANTS[self.model].label}"
-
     def run(self) -> Record:
-        """Fit and test; fits that end early are what the budget allows, and gaps are told."""
-        with one_thread(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return contest(DATASETS[self.dataset](), CONTESTANTS[self.model], self.seed)
+        """Fit and test."""
+        return contest(DATASETS[self.dataset](), CONTESTANTS[self.model], self.seed)
 
 
 @dataclass(frozen=True)

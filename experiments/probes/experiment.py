@@ -40,9 +40,6 @@ class Job(KeyedJob):
     def rules(self) -> Record:
         return {"text": self.pairs.name}
 
-    def __str__(self) -> str:
-        return f"layer {self.layer} of {self.model}"
-
     def run(self) -> Record:
         """Extract and probe; the large encoder is left for later where it is missing."""
         if self.model == MPNET and not Path(MPNET).exists():

@@ -7,7 +7,6 @@ certified fit, its refit with a ridge chosen by cross-validation, and with nearl
 """
 
 import time
-import warnings
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from convexformer import ConvexAttentionClassifier, ConvexAttentionRegressor
 from convexformer.datasets import hla, satimage, splice
 
-from ..lab import KeyedJob, Ledger, Record, one_thread, picked, plus_minus, standard_error
+from ..lab import KeyedJob, Ledger, Record, picked, plus_minus, standard_error
 from ..predictive.contestants import CONTESTANTS
 from ..predictive.experiment import METRICS, score, split, tokens_for
 
@@ -82,33 +81,28 @@ class Job(KeyedJob):
     dataset: str
     beta: float
     seeds: tuple[int, ...] = SEEDS
-
-    def __str__(self) -> str:
-        return f"{self.dataset} at beta {self.beta:g}"
+    warn = "error"  # a fit that is cut short has no place in the table
 
     def run(self) -> Record:
-        """Fit; a fit that is cut short is an error, because it has no place in the table."""
-        wide = self.dataset == WIDE
+        """Fit and test the three models with every seed."""
+        wide, data = self.dataset == WIDE, [samples(self.dataset, seed) for seed in self.seeds]
         metric = "R²" if wide else METRICS.get(self.dataset, "accuracy")
         told: Record = {name: {kind: [] for kind in REFITS} for name in ("scores", "seconds")}
         told |= {"metric": metric, "tokens": [], "ridges": []}  # lists in the order of the seeds
-        with one_thread(), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for seed, (kind, refit) in product(self.seeds, REFITS.items()):
-                train, test = samples(self.dataset, seed)
-                model: Any = (
-                    ConvexAttentionRegressor(self.beta, refit=refit)
-                    if wide
-                    else ConvexAttentionClassifier(self.beta, penalty="token", refit=refit)
-                )
-                start = time.process_time()
-                model.fit(*train)
-                told["seconds"][kind].append(round(time.process_time() - start, 3))
-                reached = model.score(*test) if wide else score(model, *test, metric)
-                told["scores"][kind].append(round(float(reached), 6))
-                if refit is True:
-                    told["tokens"].append(len(model.tokens_))
-                    told["ridges"].append(float(model.ridge_.max()))
+        for (train, test), (kind, refit) in product(data, REFITS.items()):
+            model: Any = (
+                ConvexAttentionRegressor(self.beta, refit=refit)
+                if wide
+                else ConvexAttentionClassifier(self.beta, penalty="token", refit=refit)
+            )
+            start = time.process_time()
+            model.fit(*train)
+            told["seconds"][kind].append(round(time.process_time() - start, 3))
+            reached = model.score(*test) if wide else score(model, *test, metric)
+            told["scores"][kind].append(round(float(reached), 6))
+            if refit is True:
+                told["tokens"].append(len(model.tokens_))
+                told["ridges"].append(float(model.ridge_.max()))
         return told
 
 

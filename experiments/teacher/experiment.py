@@ -23,7 +23,7 @@ from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import solve
 from convexformer.solvers.matrix_targets import solve_sequence
 
-from ..lab import KeyedJob, Ledger, Record, one_thread, picked, read_config, standard_error
+from ..lab import KeyedJob, Ledger, Record, picked, read_config, standard_error
 from .convex import BETAS as ALL_BETAS
 from .convex import ConvexStudent, fit
 from .data import TARGETS, Lessons, Part, Task
@@ -80,9 +80,6 @@ class Job(KeyedJob):
             "definition": asdict((TRAINED | CERTIFIED)[self.student]),
         }
 
-    def __str__(self) -> str:
-        return f"{self.task}: {LABELS[self.student]}, seed {self.seed}"
-
 
 @dataclass(frozen=True)
 class TrainingJob(Job):
@@ -98,8 +95,7 @@ class TrainingJob(Job):
         """Train."""
         student, lesson = TRAINED[self.student], self.lessons.lesson(self.task)
         plan = picked(vars(self), ("lr", "decay", "seed", "steps", "patience", "batch"))
-        with one_thread():
-            return train(student, lesson, **plan)
+        return train(student, lesson, **plan)
 
 
 @dataclass(frozen=True)
@@ -110,8 +106,7 @@ class CertifiedJob(Job):
 
     def run(self) -> Record:
         lesson = self.lessons.lesson(self.task)
-        with one_thread():
-            proof, told = fit(CERTIFIED[self.student], lesson, self.seed, self.share)
+        proof, told = fit(CERTIFIED[self.student], lesson, self.seed, self.share)
         size = null_objective(lesson.train)
         return told | {
             "objective": proof.primal / size,
@@ -130,8 +125,7 @@ class FloorJob(Job):
 
     def run(self) -> Record:
         part = self.lessons.lesson(self.task).train
-        with one_thread():
-            certificate = floor(self.student, part, self.decay)
+        certificate = floor(self.student, part, self.decay)
         size = null_objective(part)
         return {
             "floor": certificate.dual / size,

@@ -34,7 +34,7 @@ def select(results, **wanted):
 
 
 def run_alone(job):
-    return job.key | job.run()
+    return job.key | job.do()
 
 
 # The problems -----------------------------------------------------------------------------------

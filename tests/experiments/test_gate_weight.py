@@ -48,7 +48,7 @@ def test_a_run_is_resumed_and_makes_its_page(small, tmp_path, monkeypatch, capsy
     assert EXPERIMENT.main(gate_weight.run, EXPERIMENT.parser().parse_args(words)) == 1
     assert (tmp_path / "jobs.jsonl").read_text().count("\n") == 4
     shown = capsys.readouterr()
-    assert shown.err.count("jobs done; toy") == 2  # the second seed alone
+    assert shown.err.count("jobs done; Job(dataset='toy'") == 2  # the second seed alone
     assert "CONVEXFORMER_ALLELES is not set" in shown.out
     results = json.loads((tmp_path / "results.json").read_text())
     assert [(cell["beta"], cell["seeds"]) for cell in results["cells"]] == [

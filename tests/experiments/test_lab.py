@@ -40,9 +40,6 @@ class Square(KeyedJob):
     def run(self):
         return {"square": self.number**2}
 
-    def __str__(self):
-        return f"square of {self.number}"
-
 
 @pytest.fixture
 def experiment(tmp_path):
@@ -64,7 +61,7 @@ def test_a_command_writes_results_and_a_page_and_does_no_job_twice(experiment, t
     page = tmp_path / "docs" / "squares.md"
     assert command(experiment, "--page", str(page)) == 0
     assert page.read_text().startswith("By us: 14.0, 20")
-    assert capsys.readouterr().err.count("jobs done; square of") == 3
+    assert capsys.readouterr().err.count("jobs done; Square(number=") == 3
     assert command(experiment, "--page", str(page)) == 0 and capsys.readouterr().err == ""
     page.unlink()
     never = lambda ledger: pytest.fail("nothing is to be run")
