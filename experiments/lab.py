@@ -197,18 +197,12 @@ def read_config(beside: str, name: str) -> Record:
 
 def stamp() -> Record:
     """When and on what a job was run."""
-    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    return {"date": date, "environment": environment()}
-
-
-def environment() -> Record:
-    """What a job is run on."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
         models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = models[0].split(":")[1].strip() if models else cpu
-    return {
+    environment = {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -216,6 +210,8 @@ def environment() -> Record:
         "versions": {package: version(package) for package in PACKAGES}
         | {"python": platform.python_version()},
     }
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    return {"date": date, "environment": environment}
 
 
 def environments(jobs: Iterable[Record]) -> list[Record]:

@@ -114,7 +114,7 @@ KINDS = {
     "perceptron": ("MLP", TRAINING, _builder(PerceptronClassifier)),
 }
 MODELS = {
-    name: Contestant(name, label, grid(**choices), build, watches=True)
+    name: Contestant(label, grid(**choices), build, watches=True)
     for name, (label, choices, build) in KINDS.items()
 }
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
@@ -23,9 +22,7 @@ from convexformer.nn._network import Network
 from convexformer.problem.losses import Loss
 
 from ..lab import KeyedJob, Ledger, Record, picked, rounded
-from .problems import CASES, Case
-
-Array = NDArray[np.float64]
+from .problems import CASES, Array, Case
 
 # Learning rates at the first step, falling to zero as a cosine; the same for all problems and
 # numbers of heads. SGD's is in units of one over the largest curvature of the loss.

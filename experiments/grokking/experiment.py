@@ -281,8 +281,7 @@ def run(ledger: Ledger) -> Record:
     for name in CONTESTANTS:  # each is tuned before it competes
         with ledger.part():
             chosen[name] = recipe_for(ledger, name)
-            for job in contest_jobs(name, chosen[name]):
-                ledger.do(job)
+            ledger.do_each(contest_jobs(name, chosen[name]))
     if chosen:
         ledger.do(TimingJob(chosen), at_once=True)  # half a minute, and the page needs it
     if "gated" in chosen:

@@ -19,13 +19,13 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from convexformer.activations import Activations, extract
+from convexformer.activations import Activations
 from convexformer.plotting._style import MUTED, bare, styled
 from convexformer.probes._probe import BETAS, _axes, _split, _Texts
 from convexformer.probes._static import fit_static, share
 
 from ..lab import KeyedJob, Ledger, Record, plus_minus, standard_error
-from ..sentences import SentencePairs
+from ..sentences import SentencePairs, read_states
 from ..teacher.data import principal_axes
 from .likeness import Likeness, contribution_map, likeness, norm_map, pair_coefficients
 from .students import Lesson, SimplexStudent, SoftmaxStudent, shares, train
@@ -100,8 +100,7 @@ class Lecture:
         return _Texts(self.found, self.settings.window, split)
 
     def _extract(self, sentences: list[str], place: Path) -> Activations:
-        model, layer = self.settings.model, self.settings.layer
-        return extract(model, sentences, layer, place, keep=KEEP, truncate=True, overwrite=True)
+        return read_states(self.settings.model, sentences, self.settings.layer, place, KEEP)
 
     # Students -----------------------------------------------------------------------------------
 

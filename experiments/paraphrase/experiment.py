@@ -27,11 +27,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
 
-from convexformer.activations import Activations, extract
+from convexformer.activations import Activations
 from convexformer.estimators import ConvexAttentionClassifier, TokenScaler
 
 from ..lab import KeyedJob, Ledger, Record, picked, rounded
-from ..sentences import SentencePairs
+from ..sentences import Labels, SentencePairs, read_states
 from ..training import stop_early
 
 Floats = NDArray[np.float32]
@@ -134,7 +134,6 @@ LENGTH = 96  # tokens that attention pooling sees
 SEEDS = 3
 EPOCHS, PATIENCE = 30, 4
 
-Labels = NDArray[np.int64]
 Predict = Callable[[PairFeatures], Labels]
 
 
@@ -244,15 +243,7 @@ class Frozen:
     def parts(self) -> list[PairFeatures]:
         """Features of the pairs to train, to choose and to test."""
         texts = [pair for part in self.pairs.parts for pair in part]
-        found = extract(
-            self.model,
-            texts,
-            self.layer,
-            self.folder,
-            keep=("output",),
-            truncate=True,
-            overwrite=True,  # of another model or layer: the folder is this experiment's own
-        )
+        found = read_states(self.model, texts, self.layer, self.folder, ["output"])
         ends = np.cumsum(self.source["sizes"])
         places = np.split(np.arange(ends[-1]), ends[:-1])
         length = min(LENGTH, int(found.lengths.max()))

@@ -41,8 +41,6 @@ class Contestant:
 
     Attributes
     ----------
-    name : str
-        For files and the command line.
     label : str
         For the table.
     grid : tuple of dict
@@ -57,7 +55,6 @@ class Contestant:
         Makes a transformer that appends tokens, before they are scaled.
     """
 
-    name: str
     label: str
     grid: tuple[Config, ...]
     build: Callable[[Config, int], Any]
@@ -289,7 +286,7 @@ BUILDERS: dict[str, Callable[[Config, int], Any]] = {
 def _contestant(name: str, grids: list[dict[str, Any]], **options: Any) -> Contestant:
     configs = tuple(config for choices in grids for config in grid(**choices))
     tokens = PooledTokens if name == "pooled" else None
-    return Contestant(name, grid=configs, build=BUILDERS[name], tokens=tokens, **options)
+    return Contestant(grid=configs, build=BUILDERS[name], tokens=tokens, **options)
 
 
 CONTESTANTS = {

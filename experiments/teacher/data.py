@@ -14,10 +14,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from convexformer.activations import Activations, extract
+from convexformer.activations import Activations
 
 from ..lab import Record
-from ..sentences import SentencePairs
+from ..sentences import SentencePairs, read_states
 
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -112,18 +112,12 @@ class Lessons:
 
     def __init__(self, teacher: Teacher, pairs: SentencePairs, folder: Path) -> None:
         self.teacher, self.source = teacher, pairs.name
-        most = teacher.most
-        limits = (None, None, None) if most is None else (most, most // 2, most // 2)
-        parts = [part[:limit] for part, limit in zip(pairs.parts, limits, strict=True)]
-        self.found = extract(
-            teacher.model,
-            [pair for part in parts for pair in part],
-            teacher.layer,
-            folder,
-            keep=("inputs", "heads", "attention", "output"),
-            max_length=teacher.n_tokens,
-            truncate=True,
-            overwrite=True,
+        most, half = teacher.most, teacher.most and teacher.most // 2
+        parts = [part[:k] for part, k in zip(pairs.parts, (most, half, half), strict=True)]
+        texts = [pair for part in parts for pair in part]
+        keep = ("inputs", "heads", "attention", "output")
+        self.found = read_states(
+            teacher.model, texts, teacher.layer, folder, keep, max_length=teacher.n_tokens
         )
         self.rows = _full(self.found, [len(part) for part in parts], teacher.n_tokens)
         self.sizes = tuple(len(rows) for rows in self.rows)

@@ -58,7 +58,7 @@ class Fixed:
         return np.full(len(X), self.answer)
 
 
-FIXED = Contestant("fixed", "fixed", grid(answer=(0, 2, 1, 2)), lambda c, seed: Fixed(**c))
+FIXED = Contestant("fixed", grid(answer=(0, 2, 1, 2)), lambda c, seed: Fixed(**c))
 
 
 @pytest.fixture
