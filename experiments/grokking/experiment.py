@@ -100,27 +100,23 @@ def tune(ledger: Ledger, name: str, start: Recipe, search: Iterable[Line], most:
     settle. Of those that settle first, the one that does so first under a second seed, too, is
     chosen: the quickest under a single seed is often the most fragile.
     """
+
+    def attempt(recipe: Recipe, seed: int, rivals: list[Record]) -> Record:
+        steps = min([most, *(int(r["settled"]) + SETTLED for r in rivals if r["settled"])])
+        return ledger.do(Job("tuning", name, recipe, seed, steps))
+
     best, tried, records = start, list[Recipe](), list[Record]()
     for line in search:
-        for recipe in line(best):
-            if recipe not in tried:
-                steps = min(most, earliest(records, most) + SETTLED)
-                records.append(ledger.do(Job("tuning", name, recipe, TUNING_SEEDS[0], steps)))
-                tried.append(recipe)
+        for recipe in (one for one in line(best) if one not in tried):
+            records.append(attempt(recipe, TUNING_SEEDS[0], records))
+            tried.append(recipe)
         best = choose(records)
     finalists = sorted((r for r in records if r["settled"]), key=lambda r: int(r["settled"]))
     later: list[Record] = []  # of both seeds, the one that took longer
     for one in finalists[:FINALISTS]:
-        steps = min(most, earliest(later, most) + SETTLED)
-        recipe = Recipe(**one["recipe"])
-        again = ledger.do(Job("tuning", name, recipe, TUNING_SEEDS[1], steps))
+        again = attempt(Recipe(**one["recipe"]), TUNING_SEEDS[1], later)
         later.append(max(one, again, key=lambda r: r["settled"] or math.inf))
     return choose(later) if later else best
-
-
-def earliest(records: Iterable[Record], most: int) -> int:
-    """The first step at which one of `records` settled; `most` if none did."""
-    return min((int(r["settled"]) for r in records if r["settled"]), default=most)
 
 
 def recipe_for(ledger: Ledger, name: str) -> Recipe:

@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
 from convexformer import estimators
+from convexformer.nn import ProximalAdam
 
 from ..lab import KeyedJob, Record, columns, picked
 from ..training import Point, Trainer
 from .division import ModularDivision, modular_division
-from .models import make_model, make_optimizer
+from .models import MOMENTS, OPTIMIZERS, make_model
 
 LEVEL = 0.99  # accuracy at which a network has learnt the task
 AFTER = 500  # steps that it must stay there to be called persistent
@@ -53,6 +54,17 @@ class Recipe:
     def strength(self) -> float:
         """Of the group lasso where there is one, else of the decay."""
         return self.beta or self.weight_decay
+
+    def make_optimizer(self, model: Any) -> torch.optim.Optimizer:
+        """Over the weights of `model`.
+
+        "prox" is for gated layers: their Z has the group lasso by exact proximal steps in place of
+        decay; all else is decayed.
+        """
+        options: Any = picked(vars(self), ("lr", "weight_decay")) | {"betas": MOMENTS} | self.tweaks
+        if self.optimizer == "prox":
+            return ProximalAdam(model.parameter_groups(beta=self.beta, weight_decay=0.0), **options)
+        return OPTIMIZERS[self.optimizer](model.parameters(), **options, fused=True)
 
     def __str__(self) -> str:
         """The hyperparameters in words.
@@ -134,20 +146,14 @@ def make_trainer(job: Job) -> Trainer:
     train = torch.tensor(equations.train)
     torch.manual_seed(job.seed)
     model = make_model(recipe.model, job.modulus, **recipe.options)
-    plan = picked(vars(recipe), ("batch_size", "clip", "average")) | {"seed": job.seed}
-    return Trainer(
-        model,
-        make_optimizer(
-            recipe.optimizer, model, recipe.lr, recipe.weight_decay, recipe.beta, **recipe.tweaks
-        ),
-        lambda model, x, y: functional.cross_entropy(model(x), y),
-        (tokens[train], answers[train]),
-        job.steps,
-        warmup=WARMUP,
-        every=EVERY,
-        measure=lambda model: accuracies(model, equations),
-        **plan,
-    )
+    plan: Any = picked(vars(recipe), ("batch_size", "clip", "average")) | {"seed": job.seed}
+    plan |= {
+        "warmup": WARMUP,
+        "every": EVERY,
+        "measure": lambda model: accuracies(model, equations),
+    }
+    data, loss = (tokens[train], answers[train]), lambda model, x, y: cross_entropy(model(x), y)
+    return Trainer(model, recipe.make_optimizer(model), loss, data, job.steps, **plan)
 
 
 @torch.no_grad()
@@ -163,7 +169,7 @@ def accuracies(model: nn.Module, equations: ModularDivision) -> Point:
     return {
         "train_accuracy": (F.argmax(1) == y).double().mean().item(),
         "test_accuracy": (F_test.argmax(1) == y_test).double().mean().item(),
-        "test_loss": functional.cross_entropy(F_test, y_test).item(),
+        "test_loss": cross_entropy(F_test, y_test).item(),
     }
 
 

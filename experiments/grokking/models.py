@@ -5,7 +5,7 @@ None of them is trained by a convex program: embeddings are trained in all, and 
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -215,7 +215,7 @@ def make_model(kind: str, modulus: int, **options: Any) -> nn.Module:
 
 # Optimisers: two ways to grok sooner with AdamW, from their papers: filter the gradient, or turn it
 
-BETAS = (0.9, 0.98)  # as in Power et al., for all
+MOMENTS = (0.9, 0.98)  # as in Power et al., for all
 
 
 class Changed(torch.optim.AdamW):
@@ -279,18 +279,3 @@ OPTIMIZERS: dict[str, type[torch.optim.AdamW]] = {
     "grokfast": Grokfast,
     "orthograd": OrthoGrad,
 }
-
-
-def make_optimizer(
-    name: str, model: nn.Module, lr: float, weight_decay: float, beta: float = 0.0, **tweaks: float
-) -> torch.optim.Optimizer:
-    """The optimiser `name` over the weights of `model`; `tweaks` are what it has beside AdamW.
-
-    "prox" is for gated layers: their Z has the group lasso of strength `beta` by exact proximal
-    steps in place of decay; all else is decayed.
-    """
-    if name == "prox":
-        groups = cast(Any, model).parameter_groups(beta=beta, weight_decay=0.0)
-        return layers.ProximalAdam(groups, lr=lr, weight_decay=weight_decay, betas=BETAS)
-    options: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "betas": BETAS, **tweaks}
-    return OPTIMIZERS[name](model.parameters(), **options, fused=True)

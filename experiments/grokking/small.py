@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..lab import KeyedJob, Ledger, Record, read_config, rounded
 from .division import modular_division
-from .models import BETAS, make_model
+from .models import MOMENTS, make_model
 
 MODULUS = 15
 VOCABULARY = MODULUS + 2
@@ -203,12 +203,12 @@ class Replicas:
         self.taken += 1
         sizes = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)  # (R,)
         scale = (CLIP / (sizes + 1e-6)).clamp(max=1.0)
-        first, second = (1 - beta**self.taken for beta in BETAS)
+        first, second = (1 - beta**self.taken for beta in MOMENTS)
         for W, g, (m, v) in zip(self.weights, gradients, self.moments, strict=True):
             shape = (-1, *[1] * (W.ndim - 1))
             g, lr = g * scale.view(shape), (rise * self.rates).view(shape)
-            m.lerp_(g, 1 - BETAS[0])
-            v.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+            m.lerp_(g, 1 - MOMENTS[0])
+            v.mul_(MOMENTS[1]).addcmul_(g, g, value=1 - MOMENTS[1])
             W.mul_(1 - lr * self.shrink.view(shape))
             W.sub_(lr * (m / first) / ((v / second).sqrt() + 1e-8))
 

@@ -179,8 +179,7 @@ class Lecture:
             stacked = map(np.stack, zip(*found, strict=True))
             return dict(zip((*READINGS, "uniform"), stacked, strict=True))
 
-        gap = max(float(fit.certificate.relative_gap) for fit in fits)
-        return _Taught(explained, maps_of, gap)
+        return _Taught(explained, maps_of, max(fit.certificate.relative_gap for fit in fits))
 
     # Comparison ---------------------------------------------------------------------------------
 

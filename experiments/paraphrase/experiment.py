@@ -230,10 +230,8 @@ class Frozen:
 
     def __init__(self, pairs: SentencePairs, folder: Path, model: str, layer: int) -> None:
         if pairs.labels is None:
-            raise ValueError(
-                "the sentences of this project have no labels; name MRPC's folder with --mrpc or "
-                "CONVEXFORMER_MRPC."
-            )
+            words = "name MRPC's folder with --mrpc or CONVEXFORMER_MRPC"
+            raise ValueError(f"the sentences of this project have no labels; {words}.")
         self.pairs, self.labels, self.folder = pairs, pairs.labels, folder
         self.model, self.layer = model, layer
         sizes = [len(part) for part in pairs.parts]

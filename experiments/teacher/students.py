@@ -24,7 +24,6 @@ from .data import WATCHED, Lesson, Part
 
 SMALL = 0.3  # of the usual start, for queries and keys
 SMOOTH: Any = {"warmup": 20, "clip": 1.0, "average": 0.98}  # of every training
-EVERY = 25  # steps between two measurements
 IMPROVES = 1e-3  # a validation loss this much lower, relatively, is progress
 HIDDEN = 256  # units of the perceptron, or as many as there are inputs
 
@@ -136,18 +135,9 @@ def train(
             best.update(loss=point["validation"], state=copy.deepcopy(model.state_dict()))
         return point | {"objective": point["train"] + decay * penalty(student, model).item()}
 
-    trainer = Trainer(
-        model,
-        torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0),
-        loss,
-        tensors["train"],
-        steps,
-        batch,
-        every=EVERY,
-        seed=seed,
-        measure=measure,
-        **SMOOTH,
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0)
+    plan = SMOOTH | {"seed": seed, "measure": measure}
+    trainer = Trainer(model, optimizer, loss, tensors["train"], steps, batch, **plan)
     curve = trainer.run(stop=lambda curve: stalled(curve, patience))
     trainer.averaged.load_state_dict(best["state"])
     with torch.no_grad():

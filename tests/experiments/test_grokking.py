@@ -17,7 +17,6 @@ from experiments.grokking.models import (
     Grokfast,
     OrthoGrad,
     make_model,
-    make_optimizer,
 )
 from experiments.lab import Ledger, OutOfTime
 from torch import nn
@@ -370,7 +369,7 @@ def test_grokfast_tries_another_filter_at_its_best_recipe(monkeypatch, tmp_path)
         grokfast.lines,
     )
     assert best.tweaks == better and sum(job.recipe.tweaks == better for job in asked) == 1
-    optimizer = make_optimizer("grokfast", MLP(9, 7), 0.1, 0.0, **best.tweaks)
+    optimizer = best.make_optimizer(MLP(9, 7))
     assert (optimizer.alpha, optimizer.gain) == (0.9, 1.0)
 
 
