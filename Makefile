@@ -9,7 +9,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/convexformer/_
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help costs encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-stale bench-large bench-scaling bench-states bench-drawn ablation states predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase kill-test certificates fuzz gate-weight refit-table clean
+.PHONY: help costs encoder mpnet probes probes-mpnet maps demo test lint format bench bench-quick bench-stale bench-large bench-scaling bench-states bench-drawn ablation states predictive equivalence drop-in grokking grokking-quick teacher teacher-quick teacher-mpnet paraphrase certificates fuzz gate-weight refit-table clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,9 +87,6 @@ paraphrase: encoder  ## Probes of frozen states on MRPC (CONVEXFORMER_MRPC=...);
 
 costs: $(DEV)  ## Parameters and operations of the models of the paper's Table 1
 	$(BIN)/python -m experiments.costs $(SIZES)
-
-kill-test: $(DEV)  ## Kill the training loop at 20 random moments; its curve must not change
-	OMP_NUM_THREADS=1 KILLS=1 $(BIN)/python -m pytest -q tests/nn/test_training.py -k killed
 
 certificates: $(DEV)  ## Judge certificates of 4,000 hostile problems in exact arithmetic; a minute
 	OMP_NUM_THREADS=1 HOSTILE=4000 $(BIN)/python -m pytest -q -n 2 tests/problem/test_bounds.py

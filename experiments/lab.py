@@ -8,41 +8,35 @@ import platform
 import sys
 import time
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Literal, cast
 
 import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from .files import Record, append, read_lines, replace
-
-DOCS = Path(__file__).parent.parent / "docs"
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
 PACKAGES = ("convexformer", "numpy", "scipy", "scikit-learn", "torch")
 
+Record = dict[str, Any]
 Report = Callable[[int, str], None]
 
 
 # Jobs -------------------------------------------------------------------------------------------
 
 
-class Job(Protocol):
-    """A part of an experiment, told apart by its key; `folder` is for what is half done."""
+class KeyedJob:
+    """A part of an experiment: a dataclass that its fields, if shown, and `rules` tell apart."""
 
-    @property
-    def key(self) -> Record: ...
-
-    def run(self, folder: Path) -> Record: ...
-
-
-class Fields:
-    """A dataclass whose fields, less those that are not shown, and `rules` tell it apart."""
+    warn: Literal["ignore", "error"] | None = None  # what becomes of warnings
 
     @property
     def key(self) -> Record:
@@ -57,6 +51,44 @@ class Fields:
         """What it must agree with beside its fields."""
         return {}
 
+    def run(self) -> Record:
+        raise NotImplementedError
+
+    def do(self) -> Record:
+        """What it tells, on one thread."""
+        with one_thread(), warnings.catch_warnings():
+            if self.warn:
+                warnings.simplefilter(self.warn)
+            return self.run()
+
+
+def append(file: Path, record: Record) -> None:
+    """Add a line."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lines:
+        lines.write(json.dumps(record) + "\n")
+
+
+def read_lines(file: Path) -> Iterator[Record]:
+    """The records that :func:`append` added; none where there is no file yet."""
+    text = file.read_text() if file.exists() else ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{file}, line {number}, is not a record ({error}). Remove the line; its job will "
+                "be done again."
+            ) from error
+
+
+def replace(file: Path, content: str) -> None:
+    """Write a file whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.draft")
+    draft.write_text(content)
+    draft.replace(file)
+
 
 class OutOfTime(Exception):
     """There is no time for another job, or no data: it is left, and what is finished is kept."""
@@ -68,7 +100,7 @@ class Ledger:
     Parameters
     ----------
     folder : Path
-        For ``jobs.jsonl``, a line per finished job, and ``running``, what is half done.
+        For ``jobs.jsonl``, a line per finished job.
     max_minutes : float, optional
         No job is begun after so long.
     report : callable, optional
@@ -81,14 +113,13 @@ class Ledger:
         max_minutes: float | None = None,
         report: Report = lambda done, what: None,
     ) -> None:
-        self.folder, self.report = folder, report
-        self.file, self.running = folder / "jobs.jsonl", folder / "running"
+        self.file, self.report = folder / "jobs.jsonl", report
         self.lines = list(read_lines(self.file))
         self.records: list[Record] = []
         self.reasons: set[str] = set()  # why jobs are left
         self.deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
 
-    def do(self, job: Job, *, at_once: bool = False) -> Record:
+    def do(self, job: KeyedJob, *, at_once: bool = False) -> Record:
         """The record of a job, from the file or by running it; `at_once`: even if time is over."""
         key = job.key
         record = next((line for line in reversed(self.lines) if is_of(key, line)), None)
@@ -97,7 +128,7 @@ class Ledger:
             if late and not at_once:
                 raise OutOfTime("There is no time to begin another job.")
             self.report(len(self.records), str(job))
-            record = key | job.run(self.running) | stamp()
+            record = key | job.do() | stamp()
             append(self.file, record)
             self.lines.append(record)
         self.records.append(record)
@@ -114,7 +145,7 @@ class Ledger:
         except OutOfTime as reason:
             self.reasons.add(str(reason))
 
-    def do_each(self, jobs: Iterable[Job]) -> list[Record]:
+    def do_each(self, jobs: Iterable[KeyedJob]) -> list[Record]:
         """The records of those `jobs` that are finished or for which there is time."""
         found = []
         for job in jobs:
@@ -166,18 +197,12 @@ def read_config(beside: str, name: str) -> Record:
 
 def stamp() -> Record:
     """When and on what a job was run."""
-    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    return {"date": date, "environment": environment()}
-
-
-def environment() -> Record:
-    """What a job is run on."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
         models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = models[0].split(":")[1].strip() if models else cpu
-    return {
+    environment = {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -185,15 +210,14 @@ def environment() -> Record:
         "versions": {package: version(package) for package in PACKAGES}
         | {"python": platform.python_version()},
     }
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    return {"date": date, "environment": environment}
 
 
 def environments(jobs: Iterable[Record]) -> list[Record]:
     """The different environments of `jobs`, in the order they are met."""
-    different: list[Record] = []
-    for job in jobs:
-        if job["environment"] not in different:
-            different.append(job["environment"])
-    return different
+    each = [job["environment"] for job in jobs]
+    return list({json.dumps(one, sort_keys=True): one for one in each}.values())
 
 
 @contextmanager
@@ -312,35 +336,66 @@ class Experiment:
 
     Attributes
     ----------
-    home : Path
-        Folder of its jobs, its results, and ``page.md``, the template of its page.
+    name : str
+        Its folder in ``experiments``: of its jobs, its results, and ``page.md``, the template of
+        its page.
+    words : str, optional
+        What it asks.
     page : str
         Name of the page in ``docs``; without one there are results alone.
     facts : callable
         From the results to the names in the template.
     figures : callable, optional
         From the results to figures by file name, which go into ``figures/`` beside the page.
-    template : Path, optional
-        Another one than ``page.md``.
+    template : str
+        Where it is in the folder.
     dpi : int
         Of figures.
     partial : bool
         Whether some of the jobs are enough for a page.
+    layer : int, optional
+        Of a real encoder, counted from 0, unless the command says otherwise.
     """
 
-    home: Path
+    name: str
+    words: str | None
     page: str = ""
     facts: Callable[[Record], Record] = dict
     figures: Callable[[Record], dict[str, Figure]] = lambda results: {}
-    template: Path | None = None
+    template: str = "page.md"
     dpi: int = 200
     partial: bool = False
+    layer: int | None = None
 
-    def main(self, options: argparse.Namespace, run: Run) -> int:
-        """Do what `options` of :func:`parser` say; 1 if the time limit left jobs to do.
+    @property
+    def home(self) -> Path:
+        return HERE / self.name
+
+    def parser(self) -> argparse.ArgumentParser:
+        """What every experiment understands, and those with a real encoder."""
+        made = argparse.ArgumentParser(
+            prog=f"python -m experiments.{self.name}",
+            description=self.words,
+            epilog="Finished jobs are kept: after an interruption, run the same command again.",
+        )
+        add = made.add_argument
+        add("--out", type=Path, default=self.home, metavar="DIR", help="jobs and results")
+        add("--page", type=Path, metavar="FILE", help="where to write the page")
+        add("--max-minutes", type=float, help="begin no job after so long")
+        add("--page-only", action="store_true", help="from results.json; run nothing")
+        if self.layer is not None:
+            words = "folder of MRPC's files, or CONVEXFORMER_MRPC; else prose takes their place"
+            add("--mrpc", type=Path, metavar="DIR", help=words)
+            add("--model", default="minilm", help="an encoder, as for convexformer extract")
+            add("--layer", type=int, default=self.layer, help="counted from 0")
+        return made
+
+    def main(self, run: Run, options: argparse.Namespace | None = None) -> int:
+        """Do what the command says; 1 if the time limit left jobs to do.
 
         `run` makes the results, of which :meth:`Ledger.header` is a part.
         """
+        options = options or self.parser().parse_args()
         file, left = options.out / "results.json", False
         if not options.page_only:
             ledger = Ledger(options.out, options.max_minutes, tell)
@@ -360,6 +415,13 @@ class Experiment:
             self.publish(json.loads(file.read_text()), options.page or place / self.page)
         return int(left)
 
+    def look(self, run: Run, options: argparse.Namespace) -> int:
+        """A short look that is kept apart: its page, by the template ``quick.md``, is printed."""
+        folder = self.home / "quick" if options.out == self.home else options.out
+        results = run(Ledger(folder, options.max_minutes, tell))
+        print(render(self.home / "quick.md", **results))
+        return 0
+
     def publish(self, results: Record, page: Path) -> None:
         """Write the page of `results`, and its figures beside it."""
         import matplotlib
@@ -377,42 +439,7 @@ class Experiment:
 
     def text(self, results: Record) -> str:
         """The page of `results`."""
-        template = self.template or self.home / "page.md"
-        return render(template, **results | self.facts(results))
-
-
-def parser(experiment: Experiment, words: str | None) -> argparse.ArgumentParser:
-    """What every experiment understands; `words` say what it asks."""
-    made = argparse.ArgumentParser(
-        prog=f"python -m experiments.{experiment.home.name}",
-        description=(words or "").split("\n")[0],
-        epilog="Finished jobs are kept at once: after an interruption, run the same command again.",
-    )
-    made.add_argument(
-        "--out", type=Path, default=experiment.home, metavar="DIR", help="jobs and results"
-    )
-    made.add_argument("--page", type=Path, metavar="FILE", help="where to write the page")
-    made.add_argument("--max-minutes", type=float, help="begin no job after so long")
-    made.add_argument("--page-only", action="store_true", help="from results.json; run nothing")
-    return made
-
-
-def quickly(experiment: Experiment, options: argparse.Namespace, run: Run) -> int:
-    """A short look that is kept apart: its page, by the template ``quick.md``, is printed."""
-    home = experiment.home / "quick" if options.out == experiment.home else options.out
-    options.out, options.page = home, options.page or home / "quick.md"
-    look = Experiment(home, "quick.md", template=experiment.home / "quick.md")
-    status = look.main(options, run)
-    print(options.page.read_text())
-    return status
-
-
-def add_encoder(parser: argparse.ArgumentParser, layer: int) -> None:
-    """Options of experiments with a real encoder."""
-    words = "folder of MRPC's files, or CONVEXFORMER_MRPC; without them prose takes their place"
-    parser.add_argument("--mrpc", type=Path, metavar="DIR", help=words)
-    parser.add_argument("--model", default="minilm", help="an encoder, as for convexformer extract")
-    parser.add_argument("--layer", type=int, default=layer, help="counted from 0")
+        return render(self.home / self.template, **results | self.facts(results))
 
 
 def tell(done: int, what: str) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from convexformer.activations import Activations, extract
 
 MRPC_FOLDER = "CONVEXFORMER_MRPC"  # environment variable
 MRPC_FILES = ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "dev_ids.tsv")
@@ -91,6 +94,20 @@ def _rows(file: Path) -> Iterator[tuple[tuple[str, str], int, Pair]]:
         if len(cells) != 5 or cells[0] not in ("0", "1"):
             raise ValueError(f"line {number} of {file} is not a pair of MRPC: {line[:60]!r}.")
         yield (cells[1], cells[2]), int(cells[0]), (cells[3], cells[4])
+
+
+def read_states(
+    model: str,
+    texts: Sequence[Any],
+    layer: int,
+    folder: Path,
+    keep: Sequence[str],
+    max_length: int | None = None,
+) -> Activations:
+    """What a layer of an encoder reads and writes; what another one left in the folder goes."""
+    return extract(
+        model, texts, layer, folder, keep=keep, max_length=max_length, truncate=True, overwrite=True
+    )
 
 
 def prose() -> SentencePairs:

@@ -1,7 +1,6 @@
 """Parameters and FLOPs of the models of the paper's Table 1, beside its formulas."""
 
 import argparse
-import json
 from pathlib import Path
 
 from ..lab import render
@@ -20,17 +19,13 @@ def main(arguments: list[str] | None = None) -> int:
     for name, words in SIZES.items():
         parser.add_argument(f"--{name}", type=int, required=True, help=words)
     parser.add_argument("--hidden", type=int, help="hidden units of the standard block (4 dim)")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args(arguments)
     sizes = {name: getattr(options, name) for name in SIZES}
     try:
         counted = costs(**sizes, hidden=options.hidden)
     except ValueError as error:
         parser.error(str(error))
-    if options.json:
-        print(json.dumps(sizes | {"models": counted}))
-    else:
-        print(render(Path(__file__).parent / "tables.md", models=counted))
+    print(render(Path(__file__).parent / "tables.md", models=counted))
     return 0
 
 

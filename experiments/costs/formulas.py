@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
+from torch.nn import LayerNorm, Linear, Module, ReLU, Sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 from convexformer import nn
@@ -78,18 +80,38 @@ def evaluate(formula: str, sizes: dict[str, int]) -> int:
     return int(eval(factors.replace("²", "**2"), {}, sizes))
 
 
-def models(n: int, d: int, h: int, c: int, m: int) -> Iterator[nn.Network]:
+class TransformerBlock(Module):
+    r"""The paper's standard transformer block, its eq. (standard_transformer).
+
+    .. math:: A_o = \sum_j \mathrm{softmax}(Q_j K_j^T) V_j W_{oj}, \quad
+              X_A = \mathrm{LayerNorm}(A_o) + X, \quad X_B = \sigma(X_A W_1) W_2
+
+    Note what it is not: LayerNorm stands after the attention, on the branch, and there is no skip
+    around the feed-forward part.
+    """
+
+    def __init__(self, d: int, h: int, c: int, m: int) -> None:
+        super().__init__()
+        self.attention, self.norm = nn.SoftmaxAttention(d, d, h), LayerNorm(d)
+        self.feed = Sequential(Linear(d, m, bias=False), ReLU(), Linear(m, c, bias=False))
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Scores ``(N, n, c)``."""
+        return self.feed(self.norm(self.attention(X)) + X)
+
+
+def models(n: int, d: int, h: int, c: int, m: int) -> Iterator[Module]:
     """The models of Table 1 in its order."""
     directions, thresholds = torch.zeros(h, n, d), torch.zeros(h)
     yield nn.SoftmaxAttention(d, c, h)
     yield nn.SimplexAttention(n, d, c, h)
     yield nn.ConvexLayer(n, d, c)
-    yield nn.TransformerBlock(d, c, h, hidden=m)
+    yield TransformerBlock(d, h, c, m)
     yield nn.GatedFCN(directions, thresholds, c, gate_of_head=torch.arange(h))
     yield nn.GatedLayer(n, d, c, outputs="vector", directions=directions, thresholds=thresholds)
 
 
-def count_flops(network: nn.Network, X: torch.Tensor) -> int:
+def count_flops(network: Module, X: Tensor) -> int:
     """FLOPs of the matrix products of one forward pass."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(X)

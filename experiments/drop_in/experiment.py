@@ -9,7 +9,6 @@ same training loop. Seconds are of processor time, on one thread.
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import nn
 from convexformer.datasets import TokenDataset
 from convexformer.nn import GatedTransformer, GatedTransformerConfig, ProximalAdam
 
-from ..lab import Fields, Ledger, Record, averaged, grouped, listed, one_thread, picked
+from ..lab import KeyedJob, Ledger, Record, averaged, grouped, listed, picked
 from ..predictive.contestants import Config, Contestant, TransformerClassifier, grid
 from ..predictive.experiment import DATASETS, fit_all, paired, score
 
@@ -115,7 +114,7 @@ KINDS = {
     "perceptron": ("MLP", TRAINING, _builder(PerceptronClassifier)),
 }
 MODELS = {
-    name: Contestant(name, label, grid(**choices), build, watches=True)
+    name: Contestant(label, grid(**choices), build, watches=True)
     for name, (label, choices, build) in KINDS.items()
 }
 
@@ -127,7 +126,7 @@ SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(KeyedJob):
     """One model on one part of one data set."""
 
     dataset: str
@@ -137,19 +136,15 @@ class Job(Fields):
     def rules(self) -> Record:
         return {"fingerprint": MODELS[self.model].fingerprint, "reference": REFERENCE}
 
-    def run(self, folder: Path) -> Record:
-        """Train and test; nothing is kept in `folder`, since a job takes a minute or two."""
-        with one_thread():
-            return contest(DATASETS[self.dataset](), MODELS[self.model], self.seed)
-
-    def __str__(self) -> str:
-        return f"{self.dataset}, part {self.seed}: {MODELS[self.model].label}"
+    def run(self) -> Record:
+        """Train and test."""
+        return contest(DATASETS[self.dataset](), MODELS[self.model], self.seed)
 
 
 def contest(data: TokenDataset, model: Contestant, seed: int) -> Record:
     """What a model comes to, at which size and in which time."""
     trial = fit_all(data, model, seed)
-    best = trial.best
+    best = trial.models[trial.chosen]
     return trial.told | {
         "accuracy": score(best, *trial.test, "accuracy"),
         "parameters": count(best.network_),

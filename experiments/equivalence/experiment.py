@@ -10,23 +10,19 @@ Heights are relative to the floor, ``(objective - dual) / dual``; seconds are of
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from convexformer.nn._network import Network
 from convexformer.problem.losses import Loss
 
-from ..lab import Ledger, Record, one_thread, picked, rounded
-from .problems import CASES, Case
-
-Array = NDArray[np.float64]
+from ..lab import KeyedJob, Ledger, Record, picked, rounded
+from .problems import CASES, Array, Case
 
 # Learning rates at the first step, falling to zero as a cosine; the same for all problems and
 # numbers of heads. SGD's is in units of one over the largest curvature of the loss.
@@ -51,49 +47,42 @@ class Settings:
     quick: bool = False
 
 
-QUICK = Settings(starts=20, steps=400, quick=True)
-
-
 @dataclass(frozen=True)
-class Job:
+class Job(KeyedJob):
     """One problem, one optimiser, one number of heads."""
 
-    case: Case
+    case: Case = field(repr=False)
     optimizer: str
     heads: int
-    settings: Settings
+    settings: Settings = field(repr=False)
 
-    @property
-    def key(self) -> Record:
-        """What a finished job must agree with to count as this one."""
-        case, options = self.case, OPTIMIZERS[self.optimizer]
-        key = {"problem": case.name, "optimizer": self.optimizer, "heads": self.heads}
-        key |= picked(asdict(self.settings), ("starts", "steps", "seed"))
-        return key | {"fingerprint": case.fingerprint, "options": options}
+    def rules(self) -> Record:
+        key = {"problem": self.case.name, "fingerprint": self.case.fingerprint}
+        key |= picked(vars(self.settings), ("starts", "steps", "seed"))
+        return key | {"options": OPTIMIZERS[self.optimizer]}
 
     def __str__(self) -> str:
-        return f"{self.case.label}: {self.optimizer}, {count_heads(self.heads)}"
+        return f"{self.case.label}: {self.optimizer}, heads: {self.heads}"
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Train all starts, and say how far above the floor they were, and when."""
         case, settings = self.case, self.settings
         options = dict(OPTIMIZERS[self.optimizer])
         if self.optimizer == "sgd":
             options["lr"] /= case.curvature
-        with one_thread():
-            torch.manual_seed(settings.seed)
-            runs = train_starts(
-                lambda: case.make(self.heads),
-                torch.tensor(case.X),
-                torch.tensor(case.Y),
-                loss=case.loss,
-                beta=case.beta,
-                n_starts=settings.starts,
-                steps=settings.steps,
-                optimizer=self.optimizer,
-                every=max(1, settings.steps // RECORDS),
-                **options,
-            )
+        torch.manual_seed(settings.seed)
+        runs = train_starts(
+            lambda: case.make(self.heads),
+            torch.tensor(case.X),
+            torch.tensor(case.Y),
+            loss=case.loss,
+            beta=case.beta,
+            n_starts=settings.starts,
+            steps=settings.steps,
+            optimizer=self.optimizer,
+            every=max(1, settings.steps // RECORDS),
+            **options,
+        )
         heights = height(runs.objectives.numpy(), case)  # (records, starts)
         lowest = height(runs.lowest.numpy(), case)  # (starts,)
         curves = np.quantile(heights, list(QUANTILES.values()), axis=1)
@@ -110,11 +99,6 @@ class Job:
             "lowest": rounded(np.sort(lowest)),
             "below": int(np.count_nonzero(lowest < -ROUNDING)),
         }
-
-
-def count_heads(heads: int) -> str:
-    """``"1 head"``, ``"2 heads"``."""
-    return "1 head" if heads == 1 else f"{heads} heads"
 
 
 def height(objectives: Array, case: Case) -> Array:
@@ -173,11 +157,6 @@ def row(record: Record) -> Record:
 
 
 # Many runs at once --------------------------------------------------------------------------------
-
-STEPPERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
 
 
 @dataclass(frozen=True)
@@ -255,8 +234,6 @@ def train_starts(
     >>> runs.objectives.shape
     torch.Size([2, 4])
     """
-    if optimizer not in STEPPERS:
-        raise ValueError(f"optimizer must be one of {', '.join(STEPPERS)}, got {optimizer!r}.")
     networks = [make() for _ in range(n_starts)]
     parameters, buffers = stack_module_state(networks)
     template = _Objective(networks[0])
@@ -266,24 +243,22 @@ def train_starts(
         return functional_call(template, state, (X, Y, loss, beta))
 
     values = vmap(objective)  # (starts,) from stacked states
-    stepper = STEPPERS[optimizer](list(parameters.values()), lr=lr, **options)
+    kind = getattr(torch.optim, NAMES[optimizer])
+    stepper: torch.optim.Optimizer = kind(list(parameters.values()), lr=lr, **options)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stepper, steps)
     begin, lowest = time.process_time(), torch.full((n_starts,), torch.inf, dtype=X.dtype)
-    taken: list[int] = []
-    seconds: list[float] = []
-    objectives: list[Tensor] = []
+    points: list[tuple[int, float, Tensor]] = []
     for step in range(steps + 1):
         stepper.zero_grad()
         P = values(parameters, buffers)  # (starts,)
         lowest = torch.minimum(lowest, P.detach())
         if step % every == 0 or step == steps:
-            taken.append(step)
-            seconds.append(time.process_time() - begin)
-            objectives.append(P.detach())
+            points.append((step, time.process_time() - begin, P.detach()))
         if step < steps:
             P.sum().backward()
             stepper.step()
             schedule.step()
+    taken, seconds, objectives = map(list, zip(*points, strict=True))
     return Runs(taken, seconds, torch.stack(objectives), lowest)
 
 

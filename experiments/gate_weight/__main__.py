@@ -1,16 +1,9 @@
 """How much more should blocks behind gates cost?"""
 
-from pathlib import Path
-
-from .. import lab
+from ..lab import Experiment
 from .experiment import facts, run
 
-EXPERIMENT = lab.Experiment(Path(__file__).parent, "gate-weight.md", facts, partial=True)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return EXPERIMENT.main(lab.parser(EXPERIMENT, __doc__).parse_args(arguments), run)
-
+EXPERIMENT = Experiment("gate_weight", __doc__, "gate-weight.md", facts, partial=True)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(EXPERIMENT.main(run))

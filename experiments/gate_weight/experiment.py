@@ -11,7 +11,6 @@ import csv
 import os
 import statistics
 import time
-import warnings
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +25,7 @@ from sklearn.model_selection import GroupKFold, StratifiedKFold, train_test_spli
 from convexformer import estimators
 from convexformer.datasets import TokenDataset, hla, one_hot
 
-from ..lab import Fields, Ledger, OutOfTime, Record, averaged, grouped, one_thread, picked
+from ..lab import KeyedJob, Ledger, OutOfTime, Record, averaged, grouped, picked
 from ..predictive.contestants import CONTESTANTS
 from ..predictive.experiment import DATASETS, METRICS, Rows, score, split, tokens_for
 
@@ -45,25 +44,19 @@ VARIABLE = "CONVEXFORMER_ALLELES"  # mhcnuggets' curated_training_data.csv, wher
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(KeyedJob):
     """One data set, one number of training rows, one split, and a beta or none."""
 
     dataset: str
     rows: int
     beta: float | None
     seed: int
+    warn = "ignore"  # a beta at the edge, or a fit cut short, is in the table all the same
 
-    def __str__(self) -> str:
-        beta = "chosen" if self.beta is None else f"{self.beta:g}"
-        return f"{self.dataset}, {self.rows} rows, beta {beta}, seed {self.seed}"
-
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Fit all weights; alleles that are not there are left for later."""
         data = load(self.dataset)
-        with one_thread(), warnings.catch_warnings():
-            # A beta at the edge, or a fit cut short, is in the table all the same.
-            warnings.simplefilter("ignore")
-            return compare(data, self.rows, self.beta, self.seed)
+        return compare(data, self.rows, self.beta, self.seed)
 
 
 def run(ledger: Ledger) -> Record:

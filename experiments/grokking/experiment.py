@@ -11,11 +11,10 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from statistics import median, median_low
 from typing import Any
 
-from ..lab import Ledger, Record, one_thread, picked, read_config
+from ..lab import KeyedJob, Ledger, Record, picked, read_config
 from .jobs import AFTER, SETTLED, Job, Recipe, convex_jobs, make_trainer
 from .small import run_small
 
@@ -101,27 +100,23 @@ def tune(ledger: Ledger, name: str, start: Recipe, search: Iterable[Line], most:
     settle. Of those that settle first, the one that does so first under a second seed, too, is
     chosen: the quickest under a single seed is often the most fragile.
     """
+
+    def attempt(recipe: Recipe, seed: int, rivals: list[Record]) -> Record:
+        steps = min([most, *(int(r["settled"]) + SETTLED for r in rivals if r["settled"])])
+        return ledger.do(Job("tuning", name, recipe, seed, steps))
+
     best, tried, records = start, list[Recipe](), list[Record]()
     for line in search:
-        for recipe in line(best):
-            if recipe not in tried:
-                steps = min(most, earliest(records, most) + SETTLED)
-                records.append(ledger.do(Job("tuning", name, recipe, TUNING_SEEDS[0], steps)))
-                tried.append(recipe)
+        for recipe in (one for one in line(best) if one not in tried):
+            records.append(attempt(recipe, TUNING_SEEDS[0], records))
+            tried.append(recipe)
         best = choose(records)
     finalists = sorted((r for r in records if r["settled"]), key=lambda r: int(r["settled"]))
     later: list[Record] = []  # of both seeds, the one that took longer
     for one in finalists[:FINALISTS]:
-        steps = min(most, earliest(later, most) + SETTLED)
-        recipe = Recipe(**one["recipe"])
-        again = ledger.do(Job("tuning", name, recipe, TUNING_SEEDS[1], steps))
+        again = attempt(Recipe(**one["recipe"]), TUNING_SEEDS[1], later)
         later.append(max(one, again, key=lambda r: r["settled"] or math.inf))
     return choose(later) if later else best
-
-
-def earliest(records: Iterable[Record], most: int) -> int:
-    """The first step at which one of `records` settled; `most` if none did."""
-    return min((int(r["settled"]) for r in records if r["settled"]), default=most)
 
 
 def recipe_for(ledger: Ledger, name: str) -> Recipe:
@@ -226,15 +221,12 @@ def shapes_within(budget: int, layers: int) -> Line:
 
 def depth(ledger: Ledger, layers: int, budget: int) -> None:
     """The best width, learning rate and decay that a search finds for so many layers, by seeds."""
-    shapes, name = shapes_within(budget, layers), depth_name(layers, budget)
+    shapes = shapes_within(budget, layers)
+    name = f"{'one layer' if layers == 1 else 'two layers'}, {budget // 1000}k"
     start, search = shapes(Recipe("gated"))[0], (shapes, rates, strengths, shapes)
     recipe = tune(ledger, name, start, search, DEPTH_STEPS)
     for seed in range(DEPTH_SEEDS):
         ledger.do(Job("depth", name, recipe, seed, DEPTH_STEPS))
-
-
-def depth_name(layers: int, budget: int) -> str:
-    return f"{'one layer' if layers == 1 else 'two layers'}, {budget // 1000}k"
 
 
 # What a step costs, timed in turns so that a busy machine is fair to all -------------------------
@@ -243,35 +235,30 @@ TIMED_ROUNDS, TIMED_STEPS = 8, 10
 
 
 @dataclass(frozen=True)
-class TimingJob:
+class TimingJob(KeyedJob):
     """Contestants by name, with the recipes that were chosen for them."""
 
-    recipes: Mapping[str, Recipe]
+    recipes: Mapping[str, Recipe] = field(repr=False)
+    study: str = "timing"
 
-    @property
-    def key(self) -> Record:
-        """What a finished job must agree with to count as this one."""
+    def rules(self) -> Record:
         recipes = {name: asdict(recipe) for name, recipe in self.recipes.items()}
-        return {"study": "timing", "recipes": recipes, "rounds": [TIMED_ROUNDS, TIMED_STEPS]}
+        return {"recipes": recipes, "rounds": [TIMED_ROUNDS, TIMED_STEPS]}
 
-    def __str__(self) -> str:
-        return "timing: a few steps of every contestant"
-
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Milliseconds of processor time per step: the best of some rounds, taken in turns."""
-        with one_thread():
-            trainers = {
-                name: make_trainer(Job("timing", name, recipe, 0, TIMED_STEPS))
-                for name, recipe in self.recipes.items()
-            }
-            best = dict.fromkeys(trainers, float("inf"))
-            for done in range(TIMED_ROUNDS):
-                for name, trainer in trainers.items():
-                    trainer.measure = None
-                    trainer.plan = replace(trainer.plan, steps=(done + 1) * TIMED_STEPS)
-                    before = trainer.seconds
-                    trainer.run()
-                    best[name] = min(best[name], 1000 * (trainer.seconds - before) / TIMED_STEPS)
+        trainers = {
+            name: make_trainer(Job("timing", name, recipe, 0, TIMED_STEPS))
+            for name, recipe in self.recipes.items()
+        }
+        best = dict.fromkeys(trainers, float("inf"))
+        for done in range(TIMED_ROUNDS):
+            for name, trainer in trainers.items():
+                trainer.measure = lambda model: {}
+                trainer.steps = (done + 1) * TIMED_STEPS
+                before = trainer.seconds
+                trainer.run()
+                best[name] = min(best[name], 1000 * (trainer.seconds - before) / TIMED_STEPS)
         return {"milliseconds": {name: round(ms, 2) for name, ms in best.items()}}
 
 
@@ -290,8 +277,7 @@ def run(ledger: Ledger) -> Record:
     for name in CONTESTANTS:  # each is tuned before it competes
         with ledger.part():
             chosen[name] = recipe_for(ledger, name)
-            for job in contest_jobs(name, chosen[name]):
-                ledger.do(job)
+            ledger.do_each(contest_jobs(name, chosen[name]))
     if chosen:
         ledger.do(TimingJob(chosen), at_once=True)  # half a minute, and the page needs it
     if "gated" in chosen:

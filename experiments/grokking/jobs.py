@@ -9,25 +9,23 @@ training half and then fixed, which tells what is missing.
 """
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
 from convexformer import estimators
-from convexformer.datasets import ModularDivision, modular_division
-from convexformer.nn import Plan, Trainer
+from convexformer.nn import ProximalAdam
 
-from ..lab import Fields, Record, columns, one_thread, picked
-from .models import make_model, make_optimizer
+from ..lab import KeyedJob, Record, columns, picked
+from ..training import Point, Trainer
+from .division import ModularDivision, modular_division
+from .models import MOMENTS, OPTIMIZERS, make_model
 
 LEVEL = 0.99  # accuracy at which a network has learnt the task
 AFTER = 500  # steps that it must stay there to be called persistent
@@ -35,8 +33,6 @@ SETTLED = 250  # the same where there are many jobs: for hyperparameters, ablati
 WATCHED = ("contest", "splits", "quick")  # studies that tell persistence
 EVERY = 25  # steps between two measurements
 WARMUP = 10
-
-Point = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,17 @@ class Recipe:
         """Of the group lasso where there is one, else of the decay."""
         return self.beta or self.weight_decay
 
+    def make_optimizer(self, model: Any) -> torch.optim.Optimizer:
+        """Over the weights of `model`.
+
+        "prox" is for gated layers: their Z has the group lasso by exact proximal steps in place of
+        decay; all else is decayed.
+        """
+        options: Any = picked(vars(self), ("lr", "weight_decay")) | {"betas": MOMENTS} | self.tweaks
+        if self.optimizer == "prox":
+            return ProximalAdam(model.parameter_groups(beta=self.beta, weight_decay=0.0), **options)
+        return OPTIMIZERS[self.optimizer](model.parameters(), **options, fused=True)
+
     def __str__(self) -> str:
         """The hyperparameters in words.
 
@@ -79,7 +86,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(KeyedJob):
     """A recipe for at most so many steps.
 
     `split` says which half of the equations is to train on, `seed` how weights and batches are
@@ -109,16 +116,15 @@ class Job(Fields):
             return f"{self.study} {self.name}: lr {recipe.lr:g}, {recipe.strength:g}"
         return f"{self.study} {self.name}: split {self.split}, seed {self.seed}"
 
-    def run(self, folder: Path) -> Record:
-        """Train; nothing is kept in `folder`, since a job takes minutes."""
-        with one_thread():
-            trainer = make_trainer(self)
-            diverged = False
-            try:
-                span = AFTER if self.study in WATCHED else SETTLED
-                trainer.run(stop=learnt(span, lasting=self.tuning))
-            except FloatingPointError:
-                diverged = True
+    def run(self) -> Record:
+        """Train."""
+        trainer = make_trainer(self)
+        diverged = False
+        try:
+            span = AFTER if self.study in WATCHED else SETTLED
+            trainer.run(stop=learnt(span, lasting=self.tuning))
+        except FloatingPointError:
+            diverged = True
         return describe(trainer.curve) | {
             "diverged": diverged,
             "parameters": sum(weights.numel() for weights in trainer.averaged.parameters()),
@@ -140,17 +146,14 @@ def make_trainer(job: Job) -> Trainer:
     train = torch.tensor(equations.train)
     torch.manual_seed(job.seed)
     model = make_model(recipe.model, job.modulus, **recipe.options)
-    plan = picked(vars(recipe), ("batch_size", "clip", "average")) | {"seed": job.seed}
-    return Trainer(
-        model,
-        make_optimizer(
-            recipe.optimizer, model, recipe.lr, recipe.weight_decay, recipe.beta, **recipe.tweaks
-        ),
-        lambda model, x, y: functional.cross_entropy(model(x), y),
-        (tokens[train], answers[train]),
-        Plan(job.steps, warmup=WARMUP, measure_every=EVERY, **plan),
-        measure=lambda model: accuracies(model, equations),
-    )
+    plan: Any = picked(vars(recipe), ("batch_size", "clip", "average")) | {"seed": job.seed}
+    plan |= {
+        "warmup": WARMUP,
+        "every": EVERY,
+        "measure": lambda model: accuracies(model, equations),
+    }
+    data, loss = (tokens[train], answers[train]), lambda model, x, y: cross_entropy(model(x), y)
+    return Trainer(model, recipe.make_optimizer(model), loss, data, job.steps, **plan)
 
 
 @torch.no_grad()
@@ -166,7 +169,7 @@ def accuracies(model: nn.Module, equations: ModularDivision) -> Point:
     return {
         "train_accuracy": (F.argmax(1) == y).double().mean().item(),
         "test_accuracy": (F_test.argmax(1) == y_test).double().mean().item(),
-        "test_loss": functional.cross_entropy(F_test, y_test).item(),
+        "test_loss": cross_entropy(F_test, y_test).item(),
     }
 
 
@@ -179,15 +182,15 @@ def zero_groups(model: nn.Module) -> float | None:
 # What a curve tells -----------------------------------------------------------------------------
 
 
-def first(curve: list[Point], name: str = "test_accuracy", level: float = LEVEL) -> Point | None:
-    """The first point at which `name` has reached `level`."""
-    return next((point for point in curve if point[name] >= level), None)
+def first(curve: list[Point], name: str = "test_accuracy") -> Point | None:
+    """The first point at which `name` has reached the level."""
+    return next((point for point in curve if point[name] >= LEVEL), None)
 
 
-def stays(curve: list[Point], since: float, span: int, level: float = LEVEL) -> bool | None:
-    """Whether test accuracy stays at `level` for `span` steps; None if the curve ends before."""
+def stays(curve: list[Point], since: float, span: int) -> bool | None:
+    """Whether test accuracy stays at the level for `span` steps; None if the curve ends before."""
     watched = [p for p in curve if since <= p["step"] <= since + span]
-    if any(p["test_accuracy"] < level for p in watched):
+    if any(p["test_accuracy"] < LEVEL for p in watched):
         return False
     return True if curve[-1]["step"] >= since + span else None
 
@@ -266,7 +269,7 @@ LEARNING_STEPS = 500  # of the network whose embeddings are taken
 
 
 @dataclass(frozen=True)
-class ConvexJob(Fields):
+class ConvexJob(KeyedJob):
     """One convex program: its embedding, loss, number of gates and strength of the penalty."""
 
     embedding: str
@@ -276,6 +279,7 @@ class ConvexJob(Fields):
     seed: int = 0
     modulus: int = 97
     study: str = "convex"
+    warn = "ignore"  # the gap is told
 
     def rules(self) -> Record:
         rules: Record = {"dim": DIM, "tolerance": LOSSES[self.loss], "max_seconds": MAX_SECONDS}
@@ -283,18 +287,13 @@ class ConvexJob(Fields):
             rules |= {"recipe": asdict(EMBEDDING), "steps": LEARNING_STEPS}
         return {"rules": rules}
 
-    def __str__(self) -> str:
-        return f"convex: {self.loss} loss, {self.embedding} tokens, {self.gates} gates"
-
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Solve, certify, and say how well the optimum tells the answers."""
         equations = modular_division(self.modulus, seed=self.seed)
         E = EMBED[self.embedding](equations, self.seed)  # (p + 2, d)
         X, y, train = E[equations.tokens], equations.answers, equations.train  # (N, 4, d), (N,)
         start = time.process_time()  # the embedding is not counted
-        with warnings.catch_warnings(), one_thread():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the gap is told
-            model = self._fit(X[train], y[train])
+        model = self._fit(X[train], y[train])
         certificate = model.certificate_
         return {
             "seconds": round(time.process_time() - start, 2),
@@ -326,9 +325,8 @@ def random_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float6
 def learnt_embedding(equations: ModularDivision, seed: int) -> NDArray[np.float64]:
     """Rows that a gated network has learnt from the training half, ``(p + 2, d)``."""
     job = Job("convex", "gated", EMBEDDING, seed, LEARNING_STEPS, seed, equations.modulus)
-    with one_thread():
-        trainer = make_trainer(job)
-        trainer.run()
+    trainer = make_trainer(job)
+    trainer.run()
     E: torch.Tensor = trainer.averaged.get_parameter("embedding.weight").detach()
     return E.numpy().astype(np.float64)
 

@@ -3,7 +3,7 @@
 None of them is trained by a convex program: embeddings are trained in all, and gates recomputed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -47,11 +47,6 @@ class StandardTransformer(nn.Module):
         block: str = "power",
     ) -> None:
         super().__init__()
-        if dim % 2 or dim % n_heads:
-            raise ValueError(
-                f"dim must be even, and divisible by the number of heads; got dim {dim} for "
-                f"{n_heads} heads."
-            )
         self.embedding = nn.Embedding(vocabulary, dim)
         self.register_buffer("positions", sinusoids(N_TOKENS, dim))
         self.blocks = nn.ModuleList(Block(dim, n_heads, block) for _ in range(n_layers))
@@ -107,10 +102,26 @@ def sinusoids(n: int, dim: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 
+def side_by_side(dim: int, width: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(N_TOKENS * dim, width))
+
+
+def simplex(dim: int, width: int) -> nn.Module:
+    return layers.SimplexAttention(N_TOKENS, dim, width, n_heads=256)
+
+
 class MLP(nn.Module):
     r"""The control: embeddings side by side, one hidden layer, :math:`\sigma` ReLU or the square.
 
     .. math:: F = \sigma([E_{t_1} \dots E_{t_4}] W_1 + b_1)\, W_2 + b_2
+
+    With `simplex` as `hidden`, the paper's simplex attention takes the place of the first matrix:
+
+    .. math:: F = \sigma\Bigl(\sum_j w_{1j}^T X\, w_{2j} w_{3j}^T\Bigr) R + b, \quad
+              w_{1j} \in \Delta
+
+    Without the ReLU these scores would be a sum of one term for a and one for b, and so could not
+    tell the answer.
     """
 
     def __init__(
@@ -120,42 +131,19 @@ class MLP(nn.Module):
         dim: int = 32,
         width: int = 1760,
         square: bool = False,
+        hidden: Callable[[int, int], nn.Module] = side_by_side,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, dim)
         nn.init.normal_(self.embedding.weight, std=0.3)
-        self.hidden = nn.Linear(N_TOKENS * dim, width)
+        self.hidden = hidden(dim, width)
         self.readout = nn.Linear(width, n_outputs)
         self.square = square
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores ``(B, c)`` of tokens ``(B, 4)``."""
-        H = self.hidden(self.embedding(tokens).flatten(1))  # (B, 4 d) -> (B, width)
+        H = self.hidden(self.embedding(tokens))  # (B, 4, d) -> (B, width)
         return self.readout(H.square() if self.square else functional.relu(H))
-
-
-class SimplexNetwork(nn.Module):
-    r"""The paper's simplex attention on trained embeddings, with a ReLU and a linear readout.
-
-    .. math:: F = \sigma\Bigl(\sum_j w_{1j}^T X\, w_{2j} w_{3j}^T\Bigr) R + b, \quad
-              w_{1j} \in \Delta
-
-    Without the ReLU the scores would be a sum of one term for a and one for b, and so could not
-    tell the answer.
-    """
-
-    def __init__(
-        self, vocabulary: int, n_outputs: int, dim: int = 32, width: int = 1024, n_heads: int = 256
-    ) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, dim)
-        nn.init.normal_(self.embedding.weight, std=0.3)
-        self.attention = layers.SimplexAttention(N_TOKENS, dim, width, n_heads)
-        self.readout = nn.Linear(width, n_outputs)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Scores ``(B, c)`` of tokens ``(B, 4)``."""
-        return self.readout(functional.relu(self.attention(self.embedding(tokens))))
 
 
 class HyperCube(nn.Module):
@@ -184,19 +172,16 @@ class HyperCube(nn.Module):
 
 
 def gated(
-    vocabulary: int, n_outputs: int, n_layers: int = 1, **options: Any
+    vocabulary: int, n_outputs: int, inputs: str = "vocabulary", n_layers: int = 1, **options: Any
 ) -> layers.GatedTransformer:
-    """A stack of gated layers; deeper ones have fewer gates, for equal numbers of parameters."""
-    options = {"n_gates": EQUAL_GATES.get(n_layers, 96)} | options
-    return layers.GatedTransformer(
-        layers.GatedTransformerConfig(N_TOKENS, n_outputs, vocabulary, n_layers=n_layers, **options)
-    )
+    """A stack of gated layers; deeper ones have fewer gates, for equal numbers of parameters.
 
-
-def gated_one_hot(vocabulary: int, n_outputs: int, **options: Any) -> layers.GatedTransformer:
-    """Gated layers on one-hot tokens: a trained linear map is an embedding, and can be batched."""
+    `inputs` are tokens of a "vocabulary"; or, one-hot, "n_features": a trained linear map is an
+    embedding, and can be batched.
+    """
+    options = {"n_gates": EQUAL_GATES.get(n_layers, 96), inputs: vocabulary} | options
     return layers.GatedTransformer(
-        layers.GatedTransformerConfig(N_TOKENS, n_outputs, n_features=vocabulary, **options)
+        layers.GatedTransformerConfig(N_TOKENS, n_outputs, n_layers=n_layers, **options)
     )
 
 
@@ -205,11 +190,11 @@ EQUAL_GATES = {1: 96, 2: 19, 4: 7}
 
 KINDS: dict[str, Callable[..., nn.Module]] = {
     "gated": gated,
-    "gated-one-hot": gated_one_hot,
+    "gated-one-hot": partial(gated, inputs="n_features"),
     "power": StandardTransformer,
     "paper": partial(StandardTransformer, block="paper"),
     "mlp": MLP,
-    "simplex": SimplexNetwork,
+    "simplex": partial(MLP, width=1024, hidden=simplex),
     "square": partial(MLP, square=True),
     "hypercube": HyperCube,
 }
@@ -225,17 +210,28 @@ def make_model(kind: str, modulus: int, **options: Any) -> nn.Module:
     >>> sum(weights.numel() for weights in model.parameters())
     399585
     """
-    if kind not in KINDS:
-        raise ValueError(f"there is no model {kind}; choose of {', '.join(KINDS)}.")
     return KINDS[kind](modulus + 2, modulus, **options)
 
 
 # Optimisers: two ways to grok sooner with AdamW, from their papers: filter the gradient, or turn it
 
-BETAS = (0.9, 0.98)  # as in Power et al., for all
+MOMENTS = (0.9, 0.98)  # as in Power et al., for all
 
 
-class Grokfast(torch.optim.AdamW):
+class Changed(torch.optim.AdamW):
+    """AdamW on gradients that are changed in place, by `change`, before every step."""
+
+    def change(self, W: Tensor, gradient: Tensor) -> None:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        for W in (W for group in self.param_groups for W in group["params"]):
+            self.change(W, W.grad)
+        return super().step(closure)
+
+
+class Grokfast(Changed):
     r"""AdamW on gradients whose slow part is amplified (Lee et al., 2024; the EMA filter).
 
     .. math:: \mu \leftarrow \alpha \mu + (1 - \alpha) g, \qquad \hat g = g + \lambda \mu
@@ -252,32 +248,17 @@ class Grokfast(torch.optim.AdamW):
     def __init__(
         self, params: Iterable[Any], alpha: float = 0.98, gain: float = 2.0, **options: Any
     ) -> None:
-        if not (0 <= alpha < 1 and gain >= 0):
-            raise ValueError(
-                f"alpha must be in [0, 1) and gain at least 0, got {alpha:g} and {gain:g}."
-            )
         super().__init__(params, **options)
         self.alpha, self.gain = alpha, gain
+        self.averages: dict[Tensor, Tensor] = {}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Amplify what changes slowly, then step."""
-        averages: dict[Tensor, Tensor] = {}
-        for W, gradient in gradients(self):
-            slow = self.state[W].get("slow")
-            if slow is None:
-                slow = gradient.clone()
-            else:
-                slow.lerp_(gradient, 1 - self.alpha)
-            averages[W] = slow
-            gradient.add_(slow, alpha=self.gain)
-        loss = super().step(closure)
-        for W, slow in averages.items():  # afterwards: AdamW sets itself up in an empty state only
-            self.state[W]["slow"] = slow
-        return loss
+    def change(self, W: Tensor, gradient: Tensor) -> None:
+        slow = self.averages.setdefault(W, gradient.clone())
+        slow.lerp_(gradient, 1 - self.alpha)
+        gradient.add_(slow, alpha=self.gain)
 
 
-class OrthoGrad(torch.optim.AdamW):
+class OrthoGrad(Changed):
     r"""AdamW on gradients turned orthogonal to the weights (Prieto et al., 2025).
 
     .. math:: g_\perp = g - \frac{\langle w, g\rangle}{\langle w, w\rangle}\, w, \qquad
@@ -286,23 +267,11 @@ class OrthoGrad(torch.optim.AdamW):
     for each array of weights, so that no step merely scales them up.
     """
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Turn the gradients, then step."""
-        for W, gradient in gradients(self):
-            size = gradient.norm()
-            share = torch.vdot(W.flatten(), gradient.flatten()) / W.square().sum().clamp(min=1e-30)
-            gradient.sub_(share * W)
-            gradient.mul_(size / gradient.norm().clamp(min=1e-30))
-        return super().step(closure)
-
-
-def gradients(optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, Tensor]]:
-    """All weights of `optimizer` that have a gradient, with it."""
-    for group in optimizer.param_groups:
-        for W in group["params"]:
-            if W.grad is not None:
-                yield W, W.grad
+    def change(self, W: Tensor, gradient: Tensor) -> None:
+        size = gradient.norm()
+        share = torch.vdot(W.flatten(), gradient.flatten()) / W.square().sum().clamp(min=1e-30)
+        gradient.sub_(share * W)
+        gradient.mul_(size / gradient.norm().clamp(min=1e-30))
 
 
 OPTIMIZERS: dict[str, type[torch.optim.AdamW]] = {
@@ -310,22 +279,3 @@ OPTIMIZERS: dict[str, type[torch.optim.AdamW]] = {
     "grokfast": Grokfast,
     "orthograd": OrthoGrad,
 }
-
-
-def make_optimizer(
-    name: str, model: nn.Module, lr: float, weight_decay: float, beta: float = 0.0, **tweaks: float
-) -> torch.optim.Optimizer:
-    """The optimiser `name` over the weights of `model`; `tweaks` are what it has beside AdamW.
-
-    "prox" is for gated layers: their Z has the group lasso of strength `beta` by exact proximal
-    steps in place of decay; all else is decayed.
-    """
-    if name == "prox":
-        if not isinstance(model, layers.GatedTransformer):
-            raise ValueError("proximal steps are for the groups of gated layers; choose adamw.")
-        groups = model.parameter_groups(beta=beta, weight_decay=0.0)
-        return layers.ProximalAdam(groups, lr=lr, weight_decay=weight_decay, betas=BETAS)
-    if name not in OPTIMIZERS:
-        raise ValueError(f"there is no optimiser {name}; choose of {', '.join(OPTIMIZERS)}, prox.")
-    options: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "betas": BETAS, **tweaks}
-    return OPTIMIZERS[name](model.parameters(), **options, fused=True)

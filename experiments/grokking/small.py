@@ -10,7 +10,6 @@ import math
 import time
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,10 +19,9 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from convexformer.datasets import modular_division
-
-from ..lab import Fields, Ledger, Record, one_thread, read_config, rounded
-from .models import BETAS, make_model
+from ..lab import KeyedJob, Ledger, Record, read_config, rounded
+from .division import modular_division
+from .models import MOMENTS, make_model
 
 MODULUS = 15
 VOCABULARY = MODULUS + 2
@@ -62,7 +60,7 @@ SMALL = {name: Small(**options) for name, options in read_config(__file__, "smal
 
 
 @dataclass(frozen=True)
-class SmallJob(Fields):
+class SmallJob(KeyedJob):
     """A network on many splits; without a `setting` the whole grid is tried."""
 
     name: str
@@ -80,11 +78,7 @@ class SmallJob(Fields):
         rules: Record = {"clip": CLIP, "average": AVERAGE, "warmup": WARMUP, "every": EVERY}
         return {"rules": rules | {"validation": VALIDATION, "settings": self.settings}}
 
-    def __str__(self) -> str:
-        what = "choosing" if self.setting is None else "training"
-        return f"modulo 15: {SMALL[self.name].label}, {self.share:.0%}, {what}"
-
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Train all replicas side by side."""
         tuning, settings = self.setting is None, self.settings
         splits = [split_masks(self.share, seed, tuning) for seed in range(self.splits)]
@@ -92,7 +86,7 @@ class SmallJob(Fields):
         each = np.repeat(np.array(settings), self.splits, axis=0)  # (R, 3)
         batchable = sdpa_kernel(SDPBackend.MATH)  # the one attention that vmap can batch
         start = time.process_time()
-        with one_thread(), batchable:
+        with batchable:
             torch.manual_seed(0)
             curves = train_replicas(SMALL[self.name], masks, each, self.steps)
         told = tell_tuning(curves, settings) if tuning else tell_splits(curves)
@@ -209,12 +203,12 @@ class Replicas:
         self.taken += 1
         sizes = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)  # (R,)
         scale = (CLIP / (sizes + 1e-6)).clamp(max=1.0)
-        first, second = (1 - beta**self.taken for beta in BETAS)
+        first, second = (1 - beta**self.taken for beta in MOMENTS)
         for W, g, (m, v) in zip(self.weights, gradients, self.moments, strict=True):
             shape = (-1, *[1] * (W.ndim - 1))
             g, lr = g * scale.view(shape), (rise * self.rates).view(shape)
-            m.lerp_(g, 1 - BETAS[0])
-            v.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+            m.lerp_(g, 1 - MOMENTS[0])
+            v.mul_(MOMENTS[1]).addcmul_(g, g, value=1 - MOMENTS[1])
             W.mul_(1 - lr * self.shrink.view(shape))
             W.sub_(lr * (m / first) / ((v / second).sqrt() + 1e-8))
 
@@ -243,15 +237,12 @@ def cube_penalty(parameters: dict[str, Tensor]) -> Tensor:
     return 1e-3 * total / A.shape[-1] / MODULUS
 
 
-def measure(
-    F: Tensor, answers: Tensor, train: Tensor, test: Tensor, squares: bool
-) -> tuple[Array, Array, Array]:
-    """Accuracies on both sides and the loss on the test side, ``(R,)`` each."""
+def measure(F: Tensor, answers: Tensor, train: Tensor, test: Tensor, squares: bool) -> Array:
+    """Accuracies on both sides and the loss on the test side, ``(3, R)``."""
     right = (F.argmax(2) == answers).float()  # (R, N)
     each = losses(F, answers, squares)
-    rows = [(right * train, train), (right * test, test), (each * test, test)]
-    told = [((x).sum(1) / mask.sum(1)).double().numpy() for x, mask in rows]
-    return told[0], told[1], told[2]
+    rows = [(right, train), (right, test), (each, test)]
+    return torch.stack([(x * m).sum(1) / m.sum(1) for x, m in rows]).double().numpy()
 
 
 # What curves tell -------------------------------------------------------------------------------

@@ -1,27 +1,17 @@
 """What do students of a head look at? Attention maps beside their teacher's."""
 
-from pathlib import Path
-
-from .. import lab
+from ..lab import Experiment, Ledger, Record
 from ..sentences import sentence_pairs
 from .experiment import Lecture, Settings, run
 
-EXPERIMENT = lab.Experiment(Path(__file__).parent)  # shown by the page of probes
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = lab.parser(EXPERIMENT, __doc__)
-    lab.add_encoder(parser, layer=2)
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of every trained student")
-    options = parser.parse_args(arguments)
-    settings = Settings(model=options.model, layer=options.layer, seeds=options.seeds)
-
-    def run_it(ledger: lab.Ledger) -> lab.Record:
-        pairs = sentence_pairs(options.mrpc)
-        return run(ledger, Lecture(options.out / "activations", settings, pairs))
-
-    return EXPERIMENT.main(options, run_it)
-
+EXPERIMENT = Experiment("maps", __doc__, layer=2)  # shown by the page of probes
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    asked = EXPERIMENT.parser().parse_args()
+
+    def learn(ledger: Ledger) -> Record:
+        settings = Settings(model=asked.model, layer=asked.layer)
+        pairs = sentence_pairs(asked.mrpc)
+        return run(ledger, Lecture(asked.out / "activations", settings, pairs))
+
+    raise SystemExit(EXPERIMENT.main(learn, asked))

@@ -7,7 +7,7 @@ nothing random in it.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,16 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from convexformer.activations import Activations, extract
+from convexformer.activations import Activations
 from convexformer.plotting._style import MUTED, bare, styled
 from convexformer.probes._probe import BETAS, _axes, _split, _Texts
 from convexformer.probes._static import fit_static, share
 
-from ..lab import Ledger, Record, plus_minus, standard_error
-from ..sentences import SentencePairs
+from ..lab import KeyedJob, Ledger, Record, plus_minus, standard_error
+from ..sentences import SentencePairs, read_states
+from ..teacher.data import principal_axes
 from .likeness import Likeness, contribution_map, likeness, norm_map, pair_coefficients
-from .students import Lesson, SimplexStudent, SoftmaxStudent, Student, shares, train
+from .students import Lesson, SimplexStudent, SoftmaxStudent, shares, train
 
 KEEP = ("inputs", "values", "heads", "maps")
 MAPS = {  # of which student
@@ -99,8 +100,7 @@ class Lecture:
         return _Texts(self.found, self.settings.window, split)
 
     def _extract(self, sentences: list[str], place: Path) -> Activations:
-        model, layer = self.settings.model, self.settings.layer
-        return extract(model, sentences, layer, place, keep=KEEP, truncate=True, overwrite=True)
+        return read_states(self.settings.model, sentences, self.settings.layer, place, KEEP)
 
     # Students -----------------------------------------------------------------------------------
 
@@ -111,13 +111,10 @@ class Lecture:
         _, n, heads, e = learn.V.shape
         longest = max(n, test.V.shape[1], len(self.example.tokens))
         torch.manual_seed(seed)
-        student: Student
-        if name == "simplex":
-            student = SimplexStudent(heads, e, longest)
-        else:
-            student = SoftmaxStudent(heads, e, learn.X.shape[2])
-        rate = getattr(settings, f"{name}_rate")
-        train(student, learn, rate, settings.steps, seed)
+        simplex = name == "simplex"
+        width = longest if simplex else learn.X.shape[2]
+        student = (SimplexStudent if simplex else SoftmaxStudent)(heads, e, width)
+        train(student, learn, getattr(settings, f"{name}_rate"), settings.steps, seed)
         shown_as = next(key for key, owner in MAPS.items() if owner == name)
         real = learn.mask[:, :, None, None]
         means = (learn.Y * real).sum(dim=(0, 1)) / real.sum()
@@ -150,13 +147,10 @@ class Lecture:
         return torch.tensor((X - mean) @ directions, dtype=torch.float32)
 
     @cached_property
-    def _components(self) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Mean ``(d,)`` and scaled directions ``(d, components)`` of the texts to train on."""
+    def _components(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean ``(d,)`` and axes ``(d, components)`` of the texts to train on."""
         real = self._inputs(self.texts.parts[0])[self.texts.arrays[0][2]]
-        mean = real.mean(axis=0)
-        _, _, directions = np.linalg.svd(real - mean, full_matrices=False)
-        directions = directions[: self.settings.components].T
-        return mean, directions / np.std((real - mean) @ directions)
+        return principal_axes(real, self.settings.components)
 
     def _inputs(self, part: NDArray[np.intp]) -> NDArray[np.floating]:
         """Of some texts, padded to the longest of them."""
@@ -182,12 +176,10 @@ class Lecture:
                 A = pair_coefficients(fit.attention, self.texts.places, flags)
                 added = contribution_map(C, V[:, head] @ axes[head])
                 found.append((A, norm_map(C), added, np.ones_like(A)))
-            return dict(
-                zip((*READINGS, "uniform"), map(np.stack, zip(*found, strict=True)), strict=True)
-            )
+            stacked = map(np.stack, zip(*found, strict=True))
+            return dict(zip((*READINGS, "uniform"), stacked, strict=True))
 
-        gap = max(float(fit.certificate.relative_gap) for fit in fits)
-        return _Taught(explained, maps_of, gap)
+        return _Taught(explained, maps_of, max(fit.certificate.relative_gap for fit in fits))
 
     # Comparison ---------------------------------------------------------------------------------
 
@@ -199,37 +191,31 @@ class Lecture:
 
     def shown(self, maps_of: Callable[[Any], Maps], heads: tuple[int, ...]) -> Record:
         """The maps of some heads of the sentence that is shown."""
-        teacher: Any = self.example.maps
-        found = {"teacher": teacher.astype(float)} | maps_of(self.example)
-        maps = {
-            name: A[list(heads)].round(4).tolist() for name, A in found.items() if name != "uniform"
-        }
+        found = {"teacher": self.example.maps.astype(float)} | maps_of(self.example)
+        found.pop("uniform", None)
+        maps = {name: A[list(heads)].round(4).tolist() for name, A in found.items()}
         return {"tokens": self.example.tokens, "maps": maps}
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(KeyedJob):
     """A student, and which of its trainings; the certified one is fitted once.
 
     `heads` are those whose maps are shown; certified mixing chooses them.
     """
 
-    lecture: Lecture
+    lecture: Lecture = field(repr=False)
     student: str
     training: int = 0
-    heads: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = field(default=None, repr=False)
 
-    @property
-    def key(self) -> Record:
-        """What a finished job must agree with: how many trainings there are does not matter."""
+    def rules(self) -> Record:
+        """How many trainings there are does not matter."""
         settings = {k: v for k, v in asdict(self.lecture.settings).items() if k != "seeds"}
-        own = {"student": self.student, "training": self.training, "text": self.lecture.text}
-        return own | {"settings": settings} | ({"heads": self.heads} if self.heads else {})
+        own = {"text": self.lecture.text, "settings": settings}
+        return own | ({"heads": self.heads} if self.heads else {})
 
-    def __str__(self) -> str:
-        return "convex" if self.student == "convex" else f"{self.student}, seed {self.training}"
-
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Shares and likeness of all heads; of the first training also maps of `heads`."""
         lecture, convex = self.lecture, self.student == "convex"
         taught = lecture.convex() if convex else lecture.trained(self.student, self.training)

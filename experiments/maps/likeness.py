@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr
 
-from convexformer.probes._static import Places
+from convexformer.probes._static import Places, _seen
 
 Array = NDArray[np.float64]
 
@@ -23,23 +23,14 @@ def pair_coefficients(Z: Array, places: Places, separators: NDArray[np.bool_]) -
     With ``Z = weights`` of places, this is a map of attention; with matrices, one of matrices.
     """
     n = len(separators)
-    C = np.zeros((n, n, *Z.shape[1:]))
-    at = np.arange(n)
+    seen = _seen(places.names, n, separators).astype(float)  # (places, targets, tokens)
     for k, name in enumerate(places.names):
-        if name == "first":
-            C[:, 0] += Z[k]
-        elif name == "last":
-            C[:, -1] += Z[k]
-        elif name == "separators":
-            C[:, separators] += Z[k] / max(1, np.count_nonzero(separators))
+        if name == "separators":
+            seen[k] /= max(1, np.count_nonzero(separators))
         elif name.startswith("mean"):
-            seen = np.tri(n) if places.causal else np.ones((n, n))
-            share = seen / seen.sum(axis=1, keepdims=True)
-            C += np.multiply.outer(share, Z[k])
-        else:
-            target = at[(at + int(name) >= 0) & (at + int(name) < n)]
-            C[target, target + int(name)] += Z[k]
-    return C
+            seen[k] = np.tri(n) if places.causal else 1.0
+            seen[k] /= seen[k].sum(axis=1, keepdims=True)
+    return np.einsum("kts,k...->ts...", seen, Z)
 
 
 def norm_map(C: Array) -> Array:

@@ -12,8 +12,8 @@ worst.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -27,11 +27,12 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
 
-from convexformer.activations import Activations, extract
+from convexformer.activations import Activations
 from convexformer.estimators import ConvexAttentionClassifier, TokenScaler
 
-from ..lab import Ledger, Record, one_thread, rounded
-from ..sentences import SentencePairs
+from ..lab import KeyedJob, Ledger, Record, picked, rounded
+from ..sentences import Labels, SentencePairs, read_states
+from ..training import stop_early
 
 Floats = NDArray[np.float32]
 
@@ -88,8 +89,6 @@ def _one(found: Activations, i: int) -> tuple[Floats, Floats, Floats, Floats]:
     text = found[i]
     H = np.asarray(text.output, dtype=np.float32)
     A, B = H[text.segments == 0], H[text.segments == 1]  # tokens of either sentence
-    if not (len(A) and len(B)):
-        raise ValueError(f"text {i} is no pair of sentences; probes of paraphrases need pairs.")
     first, second = matches(A, B), matches(B, A)
     a, b = A.mean(axis=0), B.mean(axis=0)
     whole = np.stack([H[0], np.abs(a - b), a * b])
@@ -135,7 +134,6 @@ LENGTH = 96  # tokens that attention pooling sees
 SEEDS = 3
 EPOCHS, PATIENCE = 30, 4
 
-Labels = NDArray[np.int64]
 Predict = Callable[[PairFeatures], Labels]
 
 
@@ -194,22 +192,19 @@ def pooling(decay: float, seed: int, X: PairFeatures, y: Labels) -> tuple[Predic
     held, learnt = order[: len(y) // 10], order[len(y) // 10 :]
     model = AttentionPooling(H.shape[2])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=decay)
-    best, since, state = float("inf"), 0, model.state_dict()
-    for _ in range(EPOCHS):
-        for rows in learnt[torch.randperm(len(learnt), generator=generator)].split(128):
-            optimizer.zero_grad()
-            logits = model(H[rows], mask[rows])
-            functional.binary_cross_entropy_with_logits(logits, labels[rows]).backward()
-            optimizer.step()
-        with torch.no_grad():
-            logits = model(H[held], mask[held])
-            loss = functional.binary_cross_entropy_with_logits(logits, labels[held]).item()
-        since = 0 if loss < best else since + 1
-        if loss < best:
-            best, state = loss, {k: v.clone() for k, v in model.state_dict().items()}
-        if since == PATIENCE:
-            break
-    model.load_state_dict(state)
+
+    def loss(rows: Tensor) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(model(H[rows], mask[rows]), labels[rows])
+
+    def epochs() -> Iterator[int]:
+        for epoch in range(EPOCHS):
+            for rows in learnt[torch.randperm(len(learnt), generator=generator)].split(128):
+                optimizer.zero_grad()
+                loss(rows).backward()
+                optimizer.step()
+            yield epoch
+
+    stop_early(model, epochs(), lambda: loss(held), PATIENCE)
 
     def predict(X: PairFeatures) -> Labels:
         with torch.no_grad():
@@ -235,10 +230,8 @@ class Frozen:
 
     def __init__(self, pairs: SentencePairs, folder: Path, model: str, layer: int) -> None:
         if pairs.labels is None:
-            raise ValueError(
-                "the sentences of this project have no labels; name MRPC's folder with --mrpc or "
-                "CONVEXFORMER_MRPC."
-            )
+            words = "name MRPC's folder with --mrpc or CONVEXFORMER_MRPC"
+            raise ValueError(f"the sentences of this project have no labels; {words}.")
         self.pairs, self.labels, self.folder = pairs, pairs.labels, folder
         self.model, self.layer = model, layer
         sizes = [len(part) for part in pairs.parts]
@@ -248,15 +241,7 @@ class Frozen:
     def parts(self) -> list[PairFeatures]:
         """Features of the pairs to train, to choose and to test."""
         texts = [pair for part in self.pairs.parts for pair in part]
-        found = extract(
-            self.model,
-            texts,
-            self.layer,
-            self.folder,
-            keep=("output",),
-            truncate=True,
-            overwrite=True,  # of another model or layer: the folder is this experiment's own
-        )
+        found = read_states(self.model, texts, self.layer, self.folder, ["output"])
         ends = np.cumsum(self.source["sizes"])
         places = np.split(np.arange(ends[-1]), ends[:-1])
         length = min(LENGTH, int(found.lengths.max()))
@@ -264,27 +249,22 @@ class Frozen:
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(KeyedJob):
     """A probe: chosen on validation pairs, and tested."""
 
-    frozen: Frozen
+    frozen: Frozen = field(repr=False)
     probe: str
 
-    @property
-    def key(self) -> Record:
-        """What a finished job must agree with to count as this one."""
-        probe = PROBES[self.probe]
-        key = {"probe": self.probe, "seeds": probe.seeds, "values": probe.values}
-        return key | self.frozen.source
+    def rules(self) -> Record:
+        return picked(vars(PROBES[self.probe]), ("seeds", "values")) | self.frozen.source
 
     def __str__(self) -> str:
         return PROBES[self.probe].label
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Fit with every value of the hyperparameter, and test the best."""
         parts = self.frozen.parts
-        with one_thread():
-            return {"label": str(self)} | fit_probe(PROBES[self.probe], parts, self.frozen.labels)
+        return {"label": str(self)} | fit_probe(PROBES[self.probe], parts, self.frozen.labels)
 
 
 def run(ledger: Ledger, frozen: Frozen) -> Record:

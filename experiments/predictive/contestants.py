@@ -4,7 +4,6 @@ Every contestant has the same budget: `BUDGET` configurations, from which the va
 chooses. To add one, add an entry to ``contestants.toml`` and to `BUILDERS`.
 """
 
-import copy
 import hashlib
 import json
 import time
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from convexformer import ConvexAttentionClassifier, ConvexTransformerClassifier, PooledTokens
 
 from ..lab import read_config
+from ..training import stop_early
 
 BUDGET = 6
 TOL = 1e-6  # the relative duality gap asked of convex models
@@ -41,8 +41,6 @@ class Contestant:
 
     Attributes
     ----------
-    name : str
-        For files and the command line.
     label : str
         For the table.
     grid : tuple of dict
@@ -57,7 +55,6 @@ class Contestant:
         Makes a transformer that appends tokens, before they are scaled.
     """
 
-    name: str
     label: str
     grid: tuple[Config, ...]
     build: Callable[[Config, int], Any]
@@ -209,19 +206,14 @@ class TransformerClassifier:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.random_state)
             self.network_: Any = self._build(X.shape[1:], len(self.classes_))
-            losses: list[float] = []
-            best: dict[str, Tensor] = {}
             start = time.process_time()
-            for steps in self._train(tokens, labels):
-                loss = nn.functional.cross_entropy(self._logits(held_out), held_out_labels).item()
-                if loss < min(losses, default=np.inf):
-                    best = copy.deepcopy(self.network_.state_dict())
-                    self.steps_, self.seconds_ = steps, time.process_time() - start
-                losses.append(loss)
-                if len(losses) - 1 - int(np.argmin(losses)) >= self.patience:
-                    break
+            self.steps_, self.seconds_ = stop_early(
+                self.network_,
+                self._train(tokens, labels),
+                lambda: nn.functional.cross_entropy(self._logits(held_out), held_out_labels),
+                self.patience,
+            )
             self.total_seconds_ = time.process_time() - start
-        self.network_.load_state_dict(best)
         return self
 
     def _build(self, shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -294,7 +286,7 @@ BUILDERS: dict[str, Callable[[Config, int], Any]] = {
 def _contestant(name: str, grids: list[dict[str, Any]], **options: Any) -> Contestant:
     configs = tuple(config for choices in grids for config in grid(**choices))
     tokens = PooledTokens if name == "pooled" else None
-    return Contestant(name, grid=configs, build=BUILDERS[name], tokens=tokens, **options)
+    return Contestant(grid=configs, build=BUILDERS[name], tokens=tokens, **options)
 
 
 CONTESTANTS = {

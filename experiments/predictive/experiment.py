@@ -8,10 +8,8 @@ tested. Seconds are of processor time, on one thread.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from sklearn.model_selection import StratifiedKFold
 from convexformer import TokenScaler, datasets
 from convexformer.datasets import TokenDataset
 
-from ..lab import Fields, Ledger, Record, averaged, grouped, listed, one_thread
+from ..lab import KeyedJob, Ledger, Record, averaged, grouped, listed
 from .contestants import BUDGET, CONTESTANTS, MAX_SECONDS, TOL, Contestant
 
 NAMES = ("hla", "splice", "satimage", "pendigits", "motion")
@@ -71,24 +69,20 @@ def _five_parts(data: TokenDataset) -> Iterator[Rows]:
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(KeyedJob):
     """One contestant on one part of one data set."""
 
     dataset: str
     model: str
     seed: int
+    warn = "ignore"  # fits that end early are what the budget allows, and gaps are told
 
     def rules(self) -> Record:
         return {"fingerprint": CONTESTANTS[self.model].fingerprint}
 
-    def __str__(self) -> str:
-        return f"{self.dataset}, part {self.seed}: {CONTESTANTS[self.model].label}"
-
-    def run(self, folder: Path) -> Record:
-        """Fit and test; fits that end early are what the budget allows, and gaps are told."""
-        with one_thread(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return contest(DATASETS[self.dataset](), CONTESTANTS[self.model], self.seed)
+    def run(self) -> Record:
+        """Fit and test."""
+        return contest(DATASETS[self.dataset](), CONTESTANTS[self.model], self.seed)
 
 
 @dataclass(frozen=True)
@@ -97,7 +91,6 @@ class Trial:
 
     models: list[Any]
     chosen: int  # the first of the best
-    best: Any
     test: tuple[NDArray[Any], NDArray[Any]]
     seconds: list[float]  # of every fit
     told: Record
@@ -122,7 +115,7 @@ def fit_all(data: TokenDataset, contestant: Contestant, seed: int) -> Trial:
         "config": contestant.grid[chosen],
         "validation_scores": [round(value, 6) for value in scores],
     }
-    return Trial(models, chosen, models[chosen], test, seconds, told)
+    return Trial(models, chosen, test, seconds, told)
 
 
 def contest(data: TokenDataset, contestant: Contestant, seed: int) -> Record:
@@ -134,7 +127,7 @@ def contest(data: TokenDataset, contestant: Contestant, seed: int) -> Record:
         "seconds": round(time.process_time() - start, 3),
         "fit_seconds": round(trial.seconds[trial.chosen], 3),
         "n_tokens": trial.test[0].shape[1],
-        "tokens_used": len(trial.best.tokens_) if contestant.convex else None,
+        "tokens_used": len(trial.models[trial.chosen].tokens_) if contestant.convex else None,
         "relative_gap": gaps[trial.chosen] if gaps else None,
         "worst_gap": max(gaps, default=None),
     }

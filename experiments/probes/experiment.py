@@ -8,7 +8,7 @@ import json
 import math
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from convexformer.cli._console import to_json
 from convexformer.plotting import ProbeDisplay
 from convexformer.probes import HeadProbe, LayerProbe, probe
 
-from ..lab import Ledger, OutOfTime, Record
+from ..lab import KeyedJob, Ledger, OutOfTime, Record
 from ..maps.experiment import draw
 from ..maps.experiment import facts as facts_of_maps
 from ..sentences import SentencePairs
@@ -30,22 +30,17 @@ MPNET, MPNET_LAYER = "models/all-mpnet-base-v2", 5  # counted from 0: the sixth,
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(KeyedJob):
     """A layer of an encoder."""
 
-    pairs: SentencePairs
+    pairs: SentencePairs = field(repr=False)
     model: str
     layer: int
 
-    @property
-    def key(self) -> Record:
-        """What a finished job must agree with to count as this one."""
-        return {"model": self.model, "layer": self.layer, "text": self.pairs.name}
+    def rules(self) -> Record:
+        return {"text": self.pairs.name}
 
-    def __str__(self) -> str:
-        return f"layer {self.layer} of {self.model}"
-
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         """Extract and probe; the large encoder is left for later where it is missing."""
         if self.model == MPNET and not Path(MPNET).exists():
             raise OutOfTime(f"{MPNET} is missing: run make mpnet.")

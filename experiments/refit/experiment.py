@@ -7,10 +7,8 @@ certified fit, its refit with a ridge chosen by cross-validation, and with nearl
 """
 
 import time
-import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from convexformer import ConvexAttentionClassifier, ConvexAttentionRegressor
 from convexformer.datasets import hla, satimage, splice
 
-from ..lab import Fields, Ledger, Record, one_thread, picked, plus_minus, standard_error
+from ..lab import KeyedJob, Ledger, Record, picked, plus_minus, standard_error
 from ..predictive.contestants import CONTESTANTS
 from ..predictive.experiment import METRICS, score, split, tokens_for
 
@@ -76,27 +74,36 @@ def samples(name: str, seed: int) -> tuple[Samples, Samples]:
     return (X[train], data.y[train]), (X[test], data.y[test])
 
 
-def metric_of(name: str) -> str:
-    """What a score on the data set is."""
-    return "R²" if name == WIDE else METRICS.get(name, "accuracy")
-
-
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(KeyedJob):
     """A cell: one data set and one beta, with every seed."""
 
     dataset: str
     beta: float
     seeds: tuple[int, ...] = SEEDS
+    warn = "error"  # a fit that is cut short has no place in the table
 
-    def __str__(self) -> str:
-        return f"{self.dataset} at beta {self.beta:g}"
-
-    def run(self, folder: Path) -> Record:
-        """Fit; a fit that is cut short is an error, because it has no place in the table."""
-        with one_thread(), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            return compare(self.dataset, self.beta, self.seeds)
+    def run(self) -> Record:
+        """Fit and test the three models with every seed."""
+        wide, data = self.dataset == WIDE, [samples(self.dataset, seed) for seed in self.seeds]
+        metric = "R²" if wide else METRICS.get(self.dataset, "accuracy")
+        told: Record = {name: {kind: [] for kind in REFITS} for name in ("scores", "seconds")}
+        told |= {"metric": metric, "tokens": [], "ridges": []}  # lists in the order of the seeds
+        for (train, test), (kind, refit) in product(data, REFITS.items()):
+            model: Any = (
+                ConvexAttentionRegressor(self.beta, refit=refit)
+                if wide
+                else ConvexAttentionClassifier(self.beta, penalty="token", refit=refit)
+            )
+            start = time.process_time()
+            model.fit(*train)
+            told["seconds"][kind].append(round(time.process_time() - start, 3))
+            reached = model.score(*test) if wide else score(model, *test, metric)
+            told["scores"][kind].append(round(float(reached), 6))
+            if refit is True:
+                told["tokens"].append(len(model.tokens_))
+                told["ridges"].append(float(model.ridge_.max()))
+        return told
 
 
 def run(ledger: Ledger) -> Record:
@@ -104,36 +111,6 @@ def run(ledger: Ledger) -> Record:
     cells = ledger.do_each(Job(name, beta) for name, betas in BETAS.items() for beta in betas)
     kept = ("dataset", "metric", "beta", "seeds", "tokens", "ridges", "scores", "seconds")
     return ledger.header() | {"cells": [picked(cell, kept) for cell in cells]}
-
-
-def compare(name: str, beta: float, seeds: Iterable[int]) -> Record:
-    """Fit the three models with every seed; lists are in the order of the seeds."""
-    scores: dict[str, list[float]] = {model: [] for model in REFITS}
-    seconds: dict[str, list[float]] = {model: [] for model in REFITS}
-    tokens, ridges = [], []
-    for seed in seeds:
-        train, test = samples(name, seed)
-        for kind, refit in REFITS.items():
-            model: Any = (
-                ConvexAttentionRegressor(beta, refit=refit)
-                if name == WIDE
-                else ConvexAttentionClassifier(beta, penalty="token", refit=refit)
-            )
-            start = time.process_time()
-            model.fit(*train)
-            seconds[kind].append(round(time.process_time() - start, 3))
-            told = model.score(*test) if name == WIDE else score(model, *test, metric_of(name))
-            scores[kind].append(round(float(told), 6))
-            if refit is True:
-                tokens.append(len(model.tokens_))
-                ridges.append(float(model.ridge_.max()))
-    return {
-        "metric": metric_of(name),
-        "tokens": tokens,
-        "ridges": ridges,
-        "scores": scores,
-        "seconds": seconds,
-    }
 
 
 # What the page says of gains and costs ----------------------------------------------------------

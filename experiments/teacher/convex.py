@@ -26,6 +26,7 @@ from convexformer.problem.offsets import OffsetDesign, Offsets
 from convexformer.problem.penalties import PENALTIES, Penalty
 from convexformer.solvers import Solution, solve_path
 
+from ..lab import Record, columns
 from .data import WATCHED, Lesson, Part
 
 Array = NDArray[np.float64]
@@ -50,17 +51,14 @@ class ConvexStudent:
     betas: tuple[float, ...] = field(default=BETAS, repr=False)
     tol: float = 1e-5  # relative duality gap
 
-    def design(self, part: Part) -> Design:
-        """Targets as samples: texts, or positions of texts."""
+    def samples(self, part: Part) -> tuple[Design, Array]:
+        """Texts with targets ``(N, m c)``, or positions of texts with ``(N m, c)``."""
+        (N, m, c), Y = part.Y.shape, part.Y.astype(np.float64)
         if self.offsets is None:
-            return TokenDesign(part.X)
-        m = part.Y.shape[1]
-        return OffsetDesign(part.X[:, :m], self.offsets, separators=part.separators[:, :m])
-
-    def targets(self, part: Part) -> Array:
-        """As many rows as the design: ``(N, m c)``, or ``(N n, c)``."""
-        _, m, c = part.Y.shape
-        return part.Y.astype(np.float64).reshape(-1, m * c if self.offsets is None else c)
+            return TokenDesign(part.X), Y.reshape(N, m * c)
+        flags = part.separators[:, :m]
+        design = OffsetDesign(part.X[:, :m], self.offsets, separators=flags)
+        return design, Y.reshape(N * m, c)
 
 
 # Samples, and classes of them -------------------------------------------------------------------
@@ -82,20 +80,15 @@ def _nearest(tokens: NDArray[np.floating], centres: Array) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class ClassProblem:
-    """The problem of one class of positions, and means that give back its intercept.
-
-    ``means = None`` where the problem has an intercept of its own.
-    """
+    """The problem of one class of positions, and means that give back its intercept."""
 
     problem: Problem
-    means: tuple[Array, Array] | None = None  # of tokens (groups, d), of targets (c,)
+    tokens: Array  # their mean, (groups, d)
+    targets: Array  # theirs, (c,)
 
     def intercept(self, solution: Solution) -> Array:
         """The best one beside the solution's coefficients."""
-        if self.means is None:
-            return solution.intercept
-        tokens, targets = self.means
-        return np.asarray(targets - np.tensordot(tokens, solution.Z, axes=2))
+        return np.asarray(self.targets - np.tensordot(self.tokens, solution.Z, axes=2))
 
 
 @dataclass(frozen=True)
@@ -109,18 +102,11 @@ class _Samples:
 
     @classmethod
     def of(cls, student: ConvexStudent, part: Part, centres: Array | None) -> Self:
-        design, Y = student.design(part), student.targets(part)
+        design, Y = student.samples(part)
         if centres is None:
             return cls(part, design, Y, [np.ones(len(Y), dtype=bool)])
         nearest = _nearest(part.X.reshape(len(Y), -1), centres)
         return cls(part, design, Y, [nearest == k for k in range(len(centres))])
-
-    def problems(self, student: ConvexStudent) -> list[ClassProblem]:
-        """Small ones with the same objective where there are more samples than columns."""
-        penalty = PENALTIES[student.penalty]()
-        if self.design.n_samples <= self.design.n_groups * self.design.dim:
-            return [ClassProblem(Problem(self.design, Squared(), penalty, self.Y))]
-        return small_problems(self.design, self.Y, self.classes, penalty)
 
     def loss(self, problems: list[ClassProblem], solutions: tuple[Solution, ...]) -> float:
         """Of the predictions: every sample by its own class."""
@@ -134,10 +120,9 @@ class _Samples:
         return self.part.loss(F)
 
     def certificate(
-        self, student: ConvexStudent, problems: list[ClassProblem], best: tuple[Solution, ...]
+        self, penalty: Penalty, problems: list[ClassProblem], best: tuple[Solution, ...]
     ) -> Certificate:
         """Of the problem itself, on all samples: objectives and bounds of classes add up."""
-        penalty = PENALTIES[student.penalty]()
         known = [
             Problem(self.design, Squared(), penalty, self.Y, belongs.astype(float)).certificate(
                 solution.Z, one.intercept(solution), solution.certificate.beta
@@ -187,7 +172,7 @@ def of_moments(
     R = root(gram - count * np.outer(mean, mean))
     X = np.ascontiguousarray(R[:, :p]).reshape(-1, *shape)
     problem = Problem(TokenDesign(X), Squared(), penalty, R[:, p:], intercept=False)
-    return ClassProblem(problem, (mean[:p].reshape(shape), mean[p:]))
+    return ClassProblem(problem, mean[:p].reshape(shape), mean[p:])
 
 
 def root(gram: Array) -> Array:
@@ -201,42 +186,9 @@ def root(gram: Array) -> Array:
 # A path of penalties, and the fit at the one that validation chooses ------------------------------
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A convex student at the penalty that validation chose.
-
-    Attributes
-    ----------
-    certificate : Certificate
-        Of all classes of positions together, on all training samples.
-    losses : dict
-        Train, validation and test loss, of all texts.
-    chosen : float
-        Penalty as a fraction of beta_max.
-    curve : list of dict
-        Of every penalty: its share, seconds since the start, and losses on texts of all parts;
-        empty where there was nothing to choose.
-    seconds, seconds_of_all : float
-        Of processor time: from the data to the certified model at the chosen penalty alone, and
-        with the path that chose it. Measuring losses does not count.
-    active, groups : int
-        Groups of coefficients that are not zero, and their number.
-    parameters : int
-        Coefficients and intercepts, zero or not.
-    """
-
-    certificate: Certificate = field(repr=False)
-    losses: dict[str, float]
-    chosen: float
-    curve: list[dict[str, float]]
-    seconds: float
-    seconds_of_all: float
-    active: int
-    groups: int
-    parameters: int
-
-
-def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0, share: float | None = None) -> Fit:
+def fit(
+    student: ConvexStudent, lesson: Lesson, seed: int = 0, share: float | None = None
+) -> tuple[Certificate, Record]:
     """Choose a penalty on validation texts, along a path, and solve there to the tolerance.
 
     Parameters
@@ -247,11 +199,24 @@ def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0, share: float | No
         Of the centres of gates; without gates nothing is random.
     share : float, optional
         The penalty as a fraction of beta_max, where there is nothing to choose.
+
+    Returns
+    -------
+    Certificate
+        Of all classes of positions together, on all training samples.
+    dict
+        `losses` on all texts of every part, and `chosen`, the penalty as a fraction of beta_max.
+        `curve` has the losses on some texts of every part at every penalty; it is empty where there
+        was nothing to choose. `seconds` are of processor time, from the data to the certified model
+        at the chosen penalty alone, those `of_all` with the path that chose it; measuring losses
+        does not count. `active` groups of coefficients are not zero; `parameters` are all
+        coefficients and intercepts.
     """
     start = time.process_time()
     centres = _centres(lesson.train, student.gates, seed)
     train = _Samples.of(student, lesson.train, centres)
-    problems = train.problems(student)
+    penalty = PENALTIES[student.penalty]()
+    problems = small_problems(train.design, train.Y, train.classes, penalty)
     beta_max = max(one.problem.beta_max for one in problems)
     prepared = time.process_time() - start
     others = {
@@ -265,20 +230,19 @@ def fit(student: ConvexStudent, lesson: Lesson, seed: int = 0, share: float | No
         share = min(path, key=lambda point: point["validation"])["share"]
     start = time.process_time()
     (best,) = _solve(problems, [share * beta_max], student.tol)
-    certificate = train.certificate(student, problems, best)
+    certificate = train.certificate(penalty, problems, best)
     alone = time.process_time() - start
     whole = others | {"train": train, "test": _Samples.of(student, lesson.test, centres)}
-    return Fit(
-        certificate=certificate,
-        losses={name: part.loss(problems, best) for name, part in whole.items()},
-        chosen=share,
-        curve=path,
-        seconds=prepared + alone,
-        seconds_of_all=(path[-1]["seconds"] if path else prepared) + alone,
-        active=sum(int(np.count_nonzero(np.any(one.Z, axis=(1, 2)))) for one in best),
-        groups=sum(len(one.Z) for one in best),
-        parameters=sum(one.Z.size + one.intercept.size for one in best),
-    )
+    return certificate, {
+        "losses": {name: part.loss(problems, best) for name, part in whole.items()},
+        "chosen": share,
+        "curve": columns(path, path[0] if path else (), digits=5),
+        "seconds": round(prepared + alone, 3),
+        "seconds_of_all": round((path[-1]["seconds"] if path else prepared) + alone, 3),
+        "active": sum(int(np.count_nonzero(np.any(one.Z, axis=(1, 2)))) for one in best),
+        "groups": sum(len(one.Z) for one in best),
+        "parameters": sum(one.Z.size + one.intercept.size for one in best),
+    }
 
 
 def _path(
@@ -300,7 +264,8 @@ def _path(
         clock += time.process_time() - start
         losses = {name: part.loss(problems, found) for name, part in parts.items()}
         path.append({"share": share, "seconds": clock} | losses)
-        if _rising(path):
+        validation = [point["validation"] for point in path]
+        if len(path) - 1 - int(np.argmin(validation)) >= PATIENCE:
             break
     return path
 
@@ -311,9 +276,3 @@ def _solve(
     """Solutions of all classes at one penalty after the other, each from the last."""
     # Half of it, because what is certified is another problem with other rounding.
     return zip(*(solve_path(one.problem, betas, tol=0.5 * tol) for one in problems), strict=True)
-
-
-def _rising(path: list[dict[str, float]]) -> bool:
-    """Whether the lowest validation loss lies `PATIENCE` penalties back."""
-    losses = [point["validation"] for point in path]
-    return len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE

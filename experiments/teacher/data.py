@@ -7,16 +7,17 @@ positions are used, so that a position means the same in all of them.
 """
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from convexformer.activations import Activations, extract
+from convexformer.activations import Activations
 
 from ..lab import Record
-from ..sentences import SentencePairs
+from ..sentences import SentencePairs, read_states
 
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -111,35 +112,19 @@ class Lessons:
 
     def __init__(self, teacher: Teacher, pairs: SentencePairs, folder: Path) -> None:
         self.teacher, self.source = teacher, pairs.name
-        most = teacher.most
-        limits = (None, None, None) if most is None else (most, most // 2, most // 2)
-        parts = [part[:limit] for part, limit in zip(pairs.parts, limits, strict=True)]
-        self.found = extract(
-            teacher.model,
-            [pair for part in parts for pair in part],
-            teacher.layer,
-            folder,
-            keep=("inputs", "heads", "attention", "output"),
-            max_length=teacher.n_tokens,
-            truncate=True,
-            overwrite=True,
+        most, half = teacher.most, teacher.most and teacher.most // 2
+        parts = [part[:k] for part, k in zip(pairs.parts, (most, half, half), strict=True)]
+        texts = [pair for part in parts for pair in part]
+        keep = ("inputs", "heads", "attention", "output")
+        self.found = read_states(
+            teacher.model, texts, teacher.layer, folder, keep, max_length=teacher.n_tokens
         )
         self.rows = _full(self.found, [len(part) for part in parts], teacher.n_tokens)
         self.sizes = tuple(len(rows) for rows in self.rows)
-        self._last: Lesson | None = None
-
-    def lesson(self, task: Task) -> Lesson:
-        """The arrays of a task; those of the last one stay in memory."""
-        if self._last is None or self._last.task != task:
-            self._last = self._make(task)
-        return self._last
+        self.lesson = lru_cache(maxsize=1)(self._make)  # those of the last task stay in memory
 
     def _make(self, task: Task) -> Lesson:
-        if not 0 <= task.head < self.found.n_heads:
-            raise ValueError(
-                f"head must be below {self.found.n_heads}, the encoder's number of heads; got "
-                f"{task.head}."
-            )
+        """The arrays of a task."""
         kind = {"head": "heads", "first": "attention"}.get(task.target, task.target)
         Y = self._read(kind)
         places: Any = {"head": np.s_[:, :, task.head], "first": np.s_[:, :1]}
@@ -175,15 +160,21 @@ def _full(found: Activations, sizes: list[int], n_tokens: int) -> list[NDArray[n
 
 
 def components(parts: list[Floats], count: int | None) -> list[Floats]:
-    """Leading principal components of all tokens, by those of the first part, on one scale.
+    """Leading principal components of all tokens, by those of the first part, on one scale."""
+    mean, axes = principal_axes(parts[0].reshape(-1, parts[0].shape[-1]), count)
+    return [((part - mean) @ axes).astype(np.float32) for part in parts]
 
-    Channels are centred, rotated, and divided by one number, so that training tokens have a mean
-    square of one.
+
+def principal_axes(
+    tokens: NDArray[np.floating], count: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Their mean ``(d,)``, and axes ``(d, count)`` that rotate them when they are centred.
+
+    Axes are divided by one number, so that the rotated tokens have a mean square of one.
     """
-    tokens = parts[0].reshape(-1, parts[0].shape[-1]).astype(np.float64)
+    tokens = tokens.astype(np.float64)
     mean = tokens.mean(axis=0)
     tokens -= mean
     values, vectors = np.linalg.eigh(tokens.T @ tokens / len(tokens))
     kept = slice(None) if count is None else slice(-1, -1 - count, -1)
-    axes = vectors[:, kept] / np.sqrt(np.mean(values[kept]))  # (d, count)
-    return [((part - mean) @ axes).astype(np.float32) for part in parts]
+    return mean, vectors[:, kept] / np.sqrt(np.mean(values[kept]))

@@ -12,8 +12,7 @@ its tuning, and without gates nothing in it is random.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,11 @@ from convexformer.problem.sequence import SequenceProblem
 from convexformer.solvers import solve
 from convexformer.solvers.matrix_targets import solve_sequence
 
-from ..lab import Fields, Ledger, Record, columns, one_thread, picked, read_config, standard_error
+from ..lab import KeyedJob, Ledger, Record, picked, read_config, standard_error
 from .convex import BETAS as ALL_BETAS
-from .convex import ConvexStudent, Fit, fit
+from .convex import ConvexStudent, fit
 from .data import TARGETS, Lessons, Part, Task
-from .students import Student, Training, train
+from .students import Student, train
 
 LANDMARKS = ("first", "last", "mean", "separators")
 WINDOW = Offsets(-4, 4, LANDMARKS)
@@ -63,7 +62,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Job(Fields):
+class Job(KeyedJob):
     """What all jobs have: their lessons, a task and a student."""
 
     lessons: Lessons = field(repr=False)
@@ -81,9 +80,6 @@ class Job(Fields):
             "definition": asdict((TRAINED | CERTIFIED)[self.student]),
         }
 
-    def __str__(self) -> str:
-        return f"{self.task}: {LABELS[self.student]}, seed {self.seed}"
-
 
 @dataclass(frozen=True)
 class TrainingJob(Job):
@@ -95,12 +91,11 @@ class TrainingJob(Job):
     patience: int
     batch: int
 
-    def run(self, folder: Path) -> Record:
-        """Train; nothing is kept in `folder`, since a job takes a minute or two."""
+    def run(self) -> Record:
+        """Train."""
         student, lesson = TRAINED[self.student], self.lessons.lesson(self.task)
         plan = picked(vars(self), ("lr", "decay", "seed", "steps", "patience", "batch"))
-        with one_thread():
-            return recorded(train(student, lesson, **plan))
+        return train(student, lesson, **plan)
 
 
 @dataclass(frozen=True)
@@ -109,17 +104,16 @@ class CertifiedJob(Job):
 
     share: float | None = None
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         lesson = self.lessons.lesson(self.task)
-        with one_thread():
-            told = fit(CERTIFIED[self.student], lesson, self.seed, self.share)
-        proof, size = told.certificate, null_objective(lesson.train)
-        return recorded(told) | {
+        proof, told = fit(CERTIFIED[self.student], lesson, self.seed, self.share)
+        size = null_objective(lesson.train)
+        return told | {
             "objective": proof.primal / size,
             "floor": proof.dual / size,
             "relative_gap": proof.relative_gap,
             "beta": proof.beta,
-            "seconds_to_converge": round(told.seconds, 3),
+            "seconds_to_converge": told["seconds"],
         }
 
 
@@ -129,10 +123,9 @@ class FloorJob(Job):
 
     decay: float
 
-    def run(self, folder: Path) -> Record:
+    def run(self) -> Record:
         part = self.lessons.lesson(self.task).train
-        with one_thread():
-            certificate = floor(self.student, part, self.decay)
+        certificate = floor(self.student, part, self.decay)
         size = null_objective(part)
         return {
             "floor": certificate.dual / size,
@@ -165,14 +158,6 @@ def known_floor(row: Record) -> float | None:
 def null_objective(part: Part) -> float:
     """Objective of predicting the mean, in the units of certificates: half the sum of squares."""
     return 0.5 * part.variance * part.Y.size
-
-
-def recorded(told: Training | Fit) -> Record:
-    """What a student reached, with times to a thousandth of a second and its curve by columns."""
-    values = {one.name: getattr(told, one.name) for one in fields(told) if one.repr}
-    times = {k: round(v, 3) for k, v in values.items() if k.startswith("seconds")}
-    curve = columns(told.curve, told.curve[0] if told.curve else (), digits=5)
-    return values | times | {"curve": curve}
 
 
 # Studies ------------------------------------------------------------------------------------------
@@ -229,7 +214,9 @@ def run(
     for row in rows:
         if row["student"] in FLOORED:
             with ledger.part():
-                add_floor(ledger, lessons, Task(**row["task"]), row)
+                floor_of = FloorJob(lessons, Task(**row["task"]), row["student"], 0, row["decay"])
+                known = ledger.do(floor_of)
+                row |= {"floor": known["floor"], "floor_gap": known["relative_gap"]}
     records = list({id(job): job for job in ledger.records}.values())  # tuning may serve twice
     return ledger.header() | {
         "command": command,
@@ -264,12 +251,6 @@ def do(ledger: Ledger, lessons: Lessons, study: Study, student: str) -> Record:
     ]
     seconds = sum(map(spent, tuning)) * (study.like is None) + jobs[0]["seconds"]
     return summarise(study.task, student, jobs, seconds)
-
-
-def add_floor(ledger: Ledger, lessons: Lessons, task: Task, row: Record) -> None:
-    """The certified bound of a trained student's class, at the decay it was trained with."""
-    known = ledger.do(FloorJob(lessons, task, row["student"], 0, row["decay"]))
-    row |= {"floor": known["floor"], "floor_gap": known["relative_gap"]}
 
 
 def tune(ledger: Ledger, lessons: Lessons, study: Study, student: str) -> list[Record]:

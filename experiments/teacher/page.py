@@ -52,14 +52,8 @@ def still_falls(row: Record) -> bool:
 def _task(rows: list[Record]) -> Record:
     """Who is best at a task, chosen on validation texts: who wins is a matter of test texts."""
     known = {row["student"]: row for row in rows}
-    convex, other = (
-        min(
-            (r for r in rows if r["convex"] is kind),
-            key=itemgetter("validation_loss"),
-            default=None,
-        )
-        for kind in (True, False)
-    )
+    best = sorted(rows, key=itemgetter("validation_loss"))
+    convex, other = (next((r for r in best if r["convex"] is kind), None) for kind in (True, False))
     head, poor = known.get("softmax-1"), known.get("undertrained")
     tuned = known.get("softmax-1-literal", head)
     return rows[0]["task"] | {

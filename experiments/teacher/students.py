@@ -4,13 +4,12 @@ All minimise, in units of the error of predicting the mean,
 
 .. math:: \frac{\sum (F - Y)^2}{\sum Y^2} + \lambda\,\mathrm{decay}
 
-by AdamW's loop (:class:`~convexformer.nn.Trainer`) with the same batches, averaging and budget. In
+by AdamW (:class:`~experiments.training.Trainer`) with the same batches, averaging and budget. In
 the convex problems' units, :math:`\lambda = \beta / \sum Y^2`.
 """
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +18,12 @@ from torch import Tensor, nn
 
 from convexformer import nn as layers
 
-from ..lab import picked
+from ..lab import Record, columns, picked
+from ..training import Point, Trainer
 from .data import WATCHED, Lesson, Part
-
-Point = dict[str, float]
 
 SMALL = 0.3  # of the usual start, for queries and keys
 SMOOTH: Any = {"warmup": 20, "clip": 1.0, "average": 0.98}  # of every training
-EVERY = 25  # steps between two measurements
 IMPROVES = 1e-3  # a validation loss this much lower, relatively, is progress
 HIDDEN = 256  # units of the perceptron, or as many as there are inputs
 
@@ -56,22 +53,6 @@ class Student:
         return [(lr, decay) for lr in self.lrs for decay in decays]
 
 
-class Perceptron(nn.Module):
-    """A control without mixing: one hidden layer on every token by itself."""
-
-    def __init__(self, dim: int, n_outputs: int, hidden: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, n_outputs))
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Scores ``(N, n, c)``."""
-        return self.layers(X)
-
-    def decay(self) -> Tensor:
-        """Sum of the squared entries of both matrices."""
-        return sum((W.square().sum() for W in self.parameters() if W.ndim == 2), torch.zeros(()))
-
-
 def make(student: Student, part: Part) -> nn.Module:
     """The network of a student for data of this shape, with weights drawn anew."""
     (_, n, d), (_, m, c) = part.X.shape, part.Y.shape
@@ -90,16 +71,19 @@ def make(student: Student, part: Part) -> nn.Module:
     if student.kind == "convex":
         return layers.ConvexLayer(n, d, m * c, intercept=True)
     if student.kind == "perceptron":
-        return Perceptron(d, c, hidden=max(d, HIDDEN))
-    raise ValueError(f"there is no student of the kind {student.kind!r}.")
+        hidden = max(d, HIDDEN)
+        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, c))
+    raise ValueError(student.kind)
 
 
 def penalty(student: Student, model: Any) -> Tensor:
-    """What decays, as a sum."""
+    """What decays, as a sum of squares; of a perceptron both matrices."""
     if student.decayed == "none":
         return torch.zeros(())
-    if student.kind == "softmax" and student.decayed == "values":
+    if student.decayed == "values":
         return model.value.square().sum() + model.output.square().sum()
+    if student.kind == "perceptron":
+        return model[0].weight.square().sum() + model[2].weight.square().sum()
     return model.decay()
 
 
@@ -112,32 +96,6 @@ def predict(model: nn.Module, X: Tensor, m: int) -> Tensor:
 # Training ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Training:
-    """What a student reached.
-
-    Attributes
-    ----------
-    curve : list of dict
-        Steps, seconds, objective (on some training texts) and losses on texts of all parts.
-    losses : dict
-        Train, validation and test loss of the weights with the lowest validation loss, all texts.
-    objective : float
-        Of these weights on all training texts.
-    seconds, seconds_to_converge : float
-        Of processor time: of all steps, and until the validation loss was first within 1 % of its
-        lowest.
-    parameters : int
-    """
-
-    curve: list[Point]
-    losses: Point
-    objective: float
-    seconds: float
-    seconds_to_converge: float
-    parameters: int
-
-
 def train(
     student: Student,
     lesson: Lesson,
@@ -147,57 +105,57 @@ def train(
     steps: int,
     patience: int,
     batch: int,
-) -> Training:
-    """Train until the validation loss has not improved for `patience` measurements."""
-    data = {name: getattr(lesson, name) for name in ("train", "validation", "test")}
-    tensors = {
-        name: (torch.from_numpy(part.X), torch.from_numpy(part.Y)) for name, part in data.items()
-    }
-    variances = {name: part.variance for name, part in data.items()}
-    m = lesson.train.Y.shape[1]
+) -> Record:
+    """Train until the validation loss has not improved for `patience` measurements.
+
+    Returns
+    -------
+    dict
+        `losses` are of the weights with the lowest validation loss, on all texts of every part, and
+        `objective` is of these weights on all training texts. `curve` is on some texts of every
+        part, its objective on training texts. `seconds` are of processor time, those `to_converge`
+        until the validation loss was first within 1 % of its lowest.
+    """
+    parts = {name: getattr(lesson, name) for name in ("train", "validation", "test")}
+    tensors = {name: (torch.tensor(part.X), torch.tensor(part.Y)) for name, part in parts.items()}
     torch.manual_seed(seed)
     model = make(student, lesson.train)
     best: dict[str, Any] = {"loss": math.inf}  # weights with the lowest validation loss so far
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        error = (predict(model, x, m) - y).square().mean() / variances["train"]
+        error = (predict(model, x, y.shape[1]) - y).square().mean() / lesson.train.variance
         return error + decay * penalty(student, model)
 
     def measure(model: nn.Module, most: int | None = WATCHED) -> Point:
         point = {
-            name: _error(model, X[:most], Y[:most], m) / variances[name]
+            name: _error(model, X[:most], Y[:most]) / parts[name].variance
             for name, (X, Y) in tensors.items()
         }
         if most is not None and point["validation"] < best["loss"]:
             best.update(loss=point["validation"], state=copy.deepcopy(model.state_dict()))
         return point | {"objective": point["train"] + decay * penalty(student, model).item()}
 
-    trainer = layers.Trainer(
-        model,
-        torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0),
-        loss,
-        tensors["train"],
-        layers.Plan(steps, batch, measure_every=EVERY, seed=seed, **SMOOTH),
-        measure=measure,
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0)
+    plan = SMOOTH | {"seed": seed, "measure": measure}
+    trainer = Trainer(model, optimizer, loss, tensors["train"], steps, batch, **plan)
     curve = trainer.run(stop=lambda curve: stalled(curve, patience))
     trainer.averaged.load_state_dict(best["state"])
     with torch.no_grad():
         final = measure(trainer.averaged, None)
     objective = final.pop("objective")
-    return Training(
-        curve=curve,
-        losses=final,
-        objective=objective,
-        seconds=trainer.seconds,
-        seconds_to_converge=converged(curve),
-        parameters=sum(weights.numel() for weights in model.parameters()),
-    )
+    return {
+        "curve": columns(curve, curve[0], digits=5),
+        "losses": final,
+        "objective": objective,
+        "seconds": round(trainer.seconds, 3),
+        "seconds_to_converge": round(converged(curve), 3),
+        "parameters": sum(weights.numel() for weights in model.parameters()),
+    }
 
 
-def _error(model: nn.Module, X: Tensor, Y: Tensor, m: int) -> float:
+def _error(model: nn.Module, X: Tensor, Y: Tensor) -> float:
     """Mean squared error, in pieces that fit."""
-    pieces = zip(X.split(256), Y.split(256), strict=True)
+    m, pieces = Y.shape[1], zip(X.split(256), Y.split(256), strict=True)
     return sum((predict(model, x, m) - y).square().sum().item() for x, y in pieces) / Y.numel()
 
 
@@ -212,5 +170,4 @@ def stalled(curve: list[Point], patience: int) -> bool:
 def converged(curve: list[Point], within: float = 0.01) -> float:
     """Seconds until the validation loss was first this close to its lowest, relatively."""
     lowest = min(point["validation"] for point in curve)
-    near: Callable[[Point], bool] = lambda p: p["validation"] <= (1 + within) * lowest  # noqa: E731
-    return next(point["seconds"] for point in curve if near(point))
+    return next(p["seconds"] for p in curve if p["validation"] <= (1 + within) * lowest)

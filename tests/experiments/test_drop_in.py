@@ -37,7 +37,7 @@ def small(monkeypatch):
     quick = {}
     for name, model in MODELS.items():
         build = lambda config, seed, build=model.build: build(config | {"epochs": 2}, seed)
-        quick[name] = type(model)(name, model.label, model.grid[2:4], build, watches=True)
+        quick[name] = type(model)(model.label, model.grid[2:4], build, watches=True)
     monkeypatch.setattr(drop_in, "DATASETS", {"toy": toy})
     monkeypatch.setattr(drop_in, "MODELS", quick)
     monkeypatch.setattr(drop_in, "NAMES", ("toy",))

@@ -34,7 +34,7 @@ def select(results, **wanted):
 
 
 def run_alone(job):
-    return job.key | job.run(Path("nowhere"))
+    return job.key | job.do()
 
 
 # The problems -----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_training_leaves_the_random_numbers_and_threads_of_others_alone():
 
 def test_finished_jobs_are_not_run_again(folder, results, monkeypatch):
     jobs = (folder / "jobs.jsonl").read_text()
-    again = lambda job, folder: pytest.fail(f"{job} was run again")
+    again = lambda job: pytest.fail(f"{job} was run again")
     monkeypatch.setattr(equivalence.Job, "run", again)
     assert run(Ledger(folder), [NAME], TINY) == results
     assert (folder / "jobs.jsonl").read_text() == jobs
@@ -123,11 +123,11 @@ def test_finished_jobs_are_not_run_again(folder, results, monkeypatch):
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     settings, real, ran = Settings(starts=2, steps=2, quick=True), equivalence.Job.run, []
 
-    def stop_at_third(job, folder):
+    def stop_at_third(job):
         if len(ran) == 2:
             raise KeyboardInterrupt
         ran.append(job)
-        return real(job, folder)
+        return real(job)
 
     with monkeypatch.context() as patch:
         patch.setattr(equivalence.Job, "run", stop_at_third)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from experiments.gate_weight import experiment as gate_weight
-from experiments.gate_weight.__main__ import EXPERIMENT, main
+from experiments.gate_weight.__main__ import EXPERIMENT
 from experiments.gate_weight.experiment import below, preferred
 from experiments.lab import Ledger
 from experiments.predictive.experiment import split
@@ -44,10 +44,11 @@ def test_a_run_is_resumed_and_makes_its_page(small, tmp_path, monkeypatch, capsy
     first = gate_weight.run(Ledger(tmp_path))
     assert not first["complete"]  # alleles are not there
     monkeypatch.setattr(gate_weight, "SEEDS", (0, 1))
-    assert main(["--out", str(tmp_path)]) == 1
+    words = ["--out", str(tmp_path)]
+    assert EXPERIMENT.main(gate_weight.run, EXPERIMENT.parser().parse_args(words)) == 1
     assert (tmp_path / "jobs.jsonl").read_text().count("\n") == 4
     shown = capsys.readouterr()
-    assert shown.err.count("jobs done; toy") == 2  # the second seed alone
+    assert shown.err.count("jobs done; Job(dataset='toy'") == 2  # the second seed alone
     assert "CONVEXFORMER_ALLELES is not set" in shown.out
     results = json.loads((tmp_path / "results.json").read_text())
     assert [(cell["beta"], cell["seeds"]) for cell in results["cells"]] == [

@@ -26,7 +26,7 @@ from experiments.lab import Ledger
 @pytest.mark.parametrize("name", SMALL)
 def test_every_network_trains_and_is_told_in_plain_numbers(name, monkeypatch):
     monkeypatch.setattr(grokking_small, "EVERY", 2)
-    record = SmallJob(name, 0.8, 4, 2, (0.01, 1.0, 1.0)).run(None)
+    record = SmallJob(name, 0.8, 4, 2, (0.01, 1.0, 1.0)).run()
     assert json.loads(json.dumps(record)) == record
     assert len(record["best"]) == 2 and record["curve"]["step"] == [2, 4]
 
@@ -106,7 +106,7 @@ def asked(monkeypatch):
     """Jobs that were to be run, none of which is."""
     jobs = []
 
-    def run(job, folder):
+    def run(job):
         jobs.append(job)
         grid = [{"lr": job.share, "decay": 0.1, "scale": 2.0, "last": 1.0, "best": 1.0}]
         return job.key | {"grid": grid}

@@ -1,28 +1,18 @@
 """Finished jobs in a file: what a full disk or a hand may do to it."""
 
-import json
 from dataclasses import dataclass
 
 import pytest
-from experiments.lab import Experiment, Fields, alike, append, is_of, parser, quickly, read_lines
+from experiments.lab import Experiment, KeyedJob, alike, append, is_of, read_lines
 from jinja2 import UndefinedError
 
 
-def test_a_line_without_an_end_is_passed_over_and_written_over(tmp_path):
+@pytest.mark.parametrize("line", ["not a record\n", '{"job": 2, "curve": [0.1, 0.'])
+def test_a_line_that_is_no_record_is_named(tmp_path, line):
     file = tmp_path / "jobs.jsonl"
     append(file, {"job": 1})
     with file.open("a") as more:
-        more.write('{"job": 2, "curve": [0.1, 0.')
-    assert list(read_lines(file)) == [{"job": 1}]
-    append(file, {"job": 3})
-    assert list(read_lines(file)) == [{"job": 1}, {"job": 3}]
-
-
-def test_a_line_that_is_no_record_is_named(tmp_path):
-    file = tmp_path / "jobs.jsonl"
-    append(file, {"job": 1})
-    with file.open("a") as more:
-        more.write("not a record\n")
+        more.write(line)
     with pytest.raises(ValueError, match=r"jobs\.jsonl, line 2"):
         list(read_lines(file))
 
@@ -42,22 +32,19 @@ def test_jobs_finished_on_another_machine_are_finished_here():
 
 
 @dataclass(frozen=True)
-class Square(Fields):
+class Square(KeyedJob):
     """A job that cannot be smaller."""
 
     number: int
 
-    def run(self, folder):
+    def run(self):
         return {"square": self.number**2}
-
-    def __str__(self):
-        return f"square of {self.number}"
 
 
 @pytest.fixture
 def experiment(tmp_path):
     (tmp_path / "page.md").write_text("By {{ names[0] }}: {{ total | f('.1f') }}, {{ date }}\n")
-    return Experiment(tmp_path, "squares.md", lambda results: {"names": ["us"]})
+    return Experiment(str(tmp_path), "Squares.", "squares.md", lambda _: {"names": ["us"]})
 
 
 def squares(ledger):
@@ -66,15 +53,15 @@ def squares(ledger):
 
 
 def command(experiment, *words, run=squares):
-    options = parser(experiment, "Squares.").parse_args(["--out", str(experiment.home), *words])
-    return experiment.main(options, run)
+    options = experiment.parser().parse_args(["--out", str(experiment.home), *words])
+    return experiment.main(run, options)
 
 
 def test_a_command_writes_results_and_a_page_and_does_no_job_twice(experiment, tmp_path, capsys):
     page = tmp_path / "docs" / "squares.md"
     assert command(experiment, "--page", str(page)) == 0
     assert page.read_text().startswith("By us: 14.0, 20")
-    assert capsys.readouterr().err.count("jobs done; square of") == 3
+    assert capsys.readouterr().err.count("jobs done; Square(number=") == 3
     assert command(experiment, "--page", str(page)) == 0 and capsys.readouterr().err == ""
     page.unlink()
     never = lambda ledger: pytest.fail("nothing is to be run")
@@ -117,13 +104,11 @@ def test_a_quick_look_at_grokking_prints_its_page(tmp_path, monkeypatch, capsys)
     assert grokking.main(["--quick", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "| 0 | 150 | 0.75 | 0.9900 | True |\n| 1 | never |" in shown
-    assert json.loads((tmp_path / "results.json").read_text())["records"] == records
 
 
 def test_a_quick_look_leaves_what_is_published_alone(experiment, tmp_path, capsys):
     (tmp_path / "quick.md").write_text("In all {{ total }}.")
     (tmp_path / "results.json").write_text("published")
-    options = parser(experiment, "Squares.").parse_args([])
-    assert quickly(experiment, options, squares) == 0
+    assert experiment.look(squares, experiment.parser().parse_args([])) == 0
     assert capsys.readouterr().out.endswith("In all 14.\n")
     assert (tmp_path / "results.json").read_text() == "published"

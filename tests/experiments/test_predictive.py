@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from experiments.lab import Ledger, standard_error
 from experiments.predictive import experiment as predictive
-from experiments.predictive.__main__ import EXPERIMENT, main
+from experiments.predictive.__main__ import EXPERIMENT
 from experiments.predictive.contestants import (
     BUDGET,
     CONTESTANTS,
@@ -58,7 +58,7 @@ class Fixed:
         return np.full(len(X), self.answer)
 
 
-FIXED = Contestant("fixed", "fixed", grid(answer=(0, 2, 1, 2)), lambda c, seed: Fixed(**c))
+FIXED = Contestant("fixed", grid(answer=(0, 2, 1, 2)), lambda c, seed: Fixed(**c))
 
 
 @pytest.fixture
@@ -213,8 +213,8 @@ def test_auc_needs_scores_and_not_classes():
 
 
 def test_a_run_can_be_cut_short_and_resumed(small, tmp_path, capsys):
-    words = ["--out", str(tmp_path)]
-    assert main([*words, "--max-minutes", "-1"]) == 1
+    words = ["--out", str(tmp_path), "--max-minutes", "-1"]
+    assert EXPERIMENT.main(predictive.run, EXPERIMENT.parser().parse_args(words)) == 1
     assert "run again" in capsys.readouterr().out and not (tmp_path / "predictive.md").exists()
     Ledger(tmp_path).do(predictive.Job("toy", "logistic", 3))
     first = (tmp_path / "jobs.jsonl").read_text()

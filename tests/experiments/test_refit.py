@@ -46,7 +46,7 @@ def test_the_committed_results_are_of_every_cell():
 
 def test_the_figures_are_those_of_the_models(small):
     job = refit_table.Job("toy", 0.3, seeds=(1, 2))
-    cell = job.key | job.run(ROOT)
+    cell = job.key | job.run()
     data, test = toy(), split(toy(), 2).test
     train = np.setdiff1d(np.arange(200), test)
     scaled = (data.X - data.X[train].mean(axis=0)) / data.X[train].std(axis=0)

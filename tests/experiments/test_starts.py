@@ -56,8 +56,3 @@ def test_gated_networks_run_too():
         steps=50,
     )
     assert torch.all(runs.objectives[-1] < runs.objectives[0])
-
-
-def test_unknown_optimizers_are_told():
-    with pytest.raises(ValueError, match="optimizer must be one of adam, sgd, got 'lbfgs'"):
-        train_starts(make, X, Y, beta=0.5, optimizer="lbfgs")

@@ -88,21 +88,22 @@ def test_small_problems_have_the_objective_of_all_samples():
 @pytest.mark.parametrize("penalty", ["token", "token-output", "nuclear"])
 def test_an_offset_student_finds_the_token_before_and_proves_it(penalty):
     lesson = make_lesson(previous)
-    told = fit(ConvexStudent("", penalty, Offsets(-2, 2, LANDMARKS)), lesson)
-    alone = fit(ConvexStudent("", penalty, Offsets(0, 0)), lesson)
-    best = min(told.curve, key=lambda point: point["validation"])
-    assert best["test"] < 0.01 < 0.9 < min(point["test"] for point in alone.curve)
-    assert told.certificate.relative_gap <= 1e-4 and told.chosen == best["share"]
-    assert told.seconds <= told.seconds_of_all
+    certificate, told = fit(ConvexStudent("", penalty, Offsets(-2, 2, LANDMARKS)), lesson)
+    curve, alone = told["curve"], fit(ConvexStudent("", penalty, Offsets(0, 0)), lesson)[1]["curve"]
+    best = np.argmin(curve["validation"])
+    assert curve["test"][best] < 0.01 < 0.9 < min(alone["test"])
+    assert certificate.relative_gap <= 1e-4
+    assert told["chosen"] == pytest.approx(curve["share"][best], rel=1e-4)
+    assert told["seconds"] <= told["seconds_of_all"]
 
 
 def test_gates_see_what_no_static_mixing_can():
     lesson = make_lesson(turning, N=300)
     losses = {}
     for gates in (1, 4):
-        told = fit(ConvexStudent("", "token", Offsets(-1, 1), gates), lesson)
-        assert told.certificate.relative_gap <= 1e-4
-        losses[gates] = min(point["test"] for point in told.curve)
+        certificate, told = fit(ConvexStudent("", "token", Offsets(-1, 1), gates), lesson)
+        assert certificate.relative_gap <= 1e-4
+        losses[gates] = min(told["curve"]["test"])
     assert losses[4] < 0.8 * losses[1]
 
 
@@ -111,7 +112,7 @@ def test_a_certificate_is_of_the_whole_problem():
     lesson = make_lesson(previous)
     student = ConvexStudent("", "token", Offsets(-1, 1), betas=(1.0,))
     Y = lesson.train.Y.reshape(-1, 2).astype(np.float64)
-    told = fit(student, lesson).certificate
+    told, _ = fit(student, lesson)
     assert told.primal == pytest.approx(0.5 * np.sum((Y - Y.mean(axis=0)) ** 2))
     assert told.beta == pytest.approx(told.beta_max)
 
@@ -127,9 +128,10 @@ def test_every_student_learns_something(name, first):
 
     lesson = make_lesson(target)
     told = train(TRAINED[name], lesson, 1e-2, 1e-6, seed=0, steps=75, patience=50, batch=64)
-    assert told.losses["test"] < 0.9 and told.losses.keys() == {"train", "validation", "test"}
-    assert told.objective >= told.losses["train"] and told.parameters > 0
-    assert told.curve[0]["validation"] > told.curve[-1]["validation"]
+    losses, curve = told["losses"], told["curve"]["validation"]
+    assert losses["test"] < 0.9 and losses.keys() == {"train", "validation", "test"}
+    assert told["objective"] >= losses["train"] and told["parameters"] > 0
+    assert curve[0] > curve[-1]
 
 
 @pytest.mark.parametrize("name", ["adam", "simplex"])
@@ -140,7 +142,7 @@ def test_no_training_passes_the_floor_of_its_class(name, first):
     known = floor(name, lesson.train, 1e-3)
     lowest = known.dual / null_objective(lesson.train)
     assert known.relative_gap <= 1e-3
-    assert 1e-3 < lowest < told.objective < 1.1  # a bound that says something
+    assert 1e-3 < lowest < told["objective"] < 1.1  # a bound that says something
 
 
 def test_decay_may_spare_queries_and_keys():
@@ -149,7 +151,7 @@ def test_decay_may_spare_queries_and_keys():
         name: train(TRAINED[name], lesson, 1e-2, 0.1, 0, steps=1, patience=5, batch=64)
         for name in ("softmax-1", "softmax-1-values", "softmax-1-none")
     }
-    extra = [told.objective - told.losses["train"] for told in objectives.values()]
+    extra = [told["objective"] - told["losses"]["train"] for told in objectives.values()]
     assert extra[0] > extra[1] > 0 == extra[2]
 
 
@@ -199,8 +201,6 @@ def test_lessons_hold_what_the_layer_reads_and_writes(lessons):
         assert lesson.train.variance == pytest.approx(1.0, abs=1e-5)
         assert np.all(lesson.test.X[:, :, -1] == 1)
         assert np.all(lesson.train.separators.sum(axis=1) == 1)
-    with pytest.raises(ValueError, match="head must be below 4"):
-        lessons.lesson(Task("head", head=4))
 
 
 def test_all_channels_are_rotated_and_none_is_lost():

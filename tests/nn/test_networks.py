@@ -12,7 +12,6 @@ from convexformer.nn import (
     SequenceAttention,
     SimplexAttention,
     SoftmaxAttention,
-    TransformerBlock,
     load_network,
     project_simplex,
     total_loss,
@@ -52,7 +51,6 @@ def networks():
     every = [
         SoftmaxAttention(d, c, h, **double),
         SoftmaxAttention(d, c, h, head_dim=2, scaled=True, readout="first", **double),
-        TransformerBlock(d, c, h, **double),
         SequenceAttention(n, d, c, h, intercept=True, **double),
         SequenceAttention(n, d, c, h, attention="substochastic", **double),
         ConvexLayer(n, d, c, penalty="nuclear", **double),
@@ -98,14 +96,6 @@ def test_softmax_attention_is_the_papers_equation(X, scaled, head_dim):
     np.testing.assert_allclose(numbers(network(torch.tensor(X))), expected, rtol=1e-12)
     network.config["readout"] = "first"
     np.testing.assert_allclose(numbers(network(torch.tensor(X))), expected[:, 0], rtol=1e-12)
-
-
-def test_transformer_block_is_the_papers_equation(X):
-    block = TransformerBlock(d, c, h, hidden=6, dtype=torch.float64)
-    A = literal_softmax(block.attention, X)
-    A = (A - A.mean(axis=2, keepdims=True)) / np.sqrt(A.var(axis=2, keepdims=True) + 1e-5) + X
-    expected = np.maximum(A @ numbers(block.first), 0) @ numbers(block.second)
-    np.testing.assert_allclose(numbers(block(torch.tensor(X))), expected, rtol=1e-10)
 
 
 def test_attention_maps_leave_padding_out(X, mask):
@@ -203,11 +193,9 @@ def test_sequence_attention_is_its_formula(X):
 
 
 def test_standard_decay_is_plain():
-    block = TransformerBlock(d, c, h, dtype=torch.float64)
-    decayed = [W for name, W in block.named_parameters() if not name.startswith("norm")]
-    assert len(decayed) == 6
-    expected = sum(np.sum(numbers(W) ** 2) for W in decayed)
-    assert float(block.decay().detach()) == pytest.approx(expected)
+    network = SoftmaxAttention(d, c, h, dtype=torch.float64)
+    expected = sum(np.sum(numbers(W) ** 2) for W in network.parameters())
+    assert float(network.decay().detach()) == pytest.approx(expected)
 
 
 # What all share -------------------------------------------------------------------------------
@@ -217,7 +205,7 @@ def test_only_the_convex_layer_is_convex():
     assert {type(network) for network in networks() if network.is_convex} == {ConvexLayer}
 
 
-@pytest.mark.parametrize("index", range(13))
+@pytest.mark.parametrize("index", range(12))
 def test_padding_is_never_read(X, mask, index):
     network = networks()[index]
     padded = np.where(mask[:, :, None], X, np.nan)
@@ -227,7 +215,7 @@ def test_padding_is_never_read(X, mask, index):
     torch.testing.assert_close(network(torch.tensor(padded), torch.tensor(mask)), scores)
 
 
-@pytest.mark.parametrize("index", range(13))
+@pytest.mark.parametrize("index", range(12))
 def test_files_give_the_same_network(X, index, tmp_path):
     network = networks()[index]
     network.save(tmp_path / "network.safetensors")

@@ -1,14 +1,11 @@
-"""Real tokens whose positions mean something, small enough to ship; and an algorithmic task."""
+"""Real tokens whose positions mean something, small enough to ship."""
 
 from ._measured import hla, motion, pendigits, satimage, splice
-from ._modular import ModularDivision, modular_division
 from ._tokens import TokenDataset, one_hot
 
 __all__ = [
-    "ModularDivision",
     "TokenDataset",
     "hla",
-    "modular_division",
     "motion",
     "one_hot",
     "pendigits",

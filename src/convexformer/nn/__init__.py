@@ -13,14 +13,13 @@ except ImportError as error:
         'convexformer.nn needs PyTorch, which is not installed: pip install "convexformer[nn]"'
     ) from error
 
-from ._attention import SoftmaxAttention, TransformerBlock
+from ._attention import SoftmaxAttention
 from ._losses import total_loss
 from ._network import Network, load_network
 from ._simplex import GatedFCN, SequenceAttention, SimplexAttention, project_simplex
 from .layers import ConvexLayer, GatedLayer
 from .proximal_adam import ProximalAdam, prox_group_norm
 from .recover import network_of, to_network, to_sequence_network
-from .training import Plan, Trainer
 from .transformer import GatedTransformer, GatedTransformerConfig
 
 __all__ = [
@@ -30,13 +29,10 @@ __all__ = [
     "GatedTransformer",
     "GatedTransformerConfig",
     "Network",
-    "Plan",
     "ProximalAdam",
     "SequenceAttention",
     "SimplexAttention",
     "SoftmaxAttention",
-    "Trainer",
-    "TransformerBlock",
     "load_network",
     "network_of",
     "project_simplex",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ._network import Network, check_choice, real_tokens
 
@@ -81,55 +80,3 @@ class SoftmaxAttention(Network):
     def decay(self) -> Tensor:
         """Sum of the squared entries of all matrices."""
         return torch.stack([W.square().sum() for W in self.parameters()]).sum()
-
-
-class TransformerBlock(Network):
-    r"""The paper's standard transformer block, its eq. (standard_transformer).
-
-    .. math:: A_o = \sum_j \mathrm{softmax}(Q_j K_j^T) V_j W_{oj}, \quad
-              X_A = \mathrm{LayerNorm}(A_o) + X, \quad X_B = \sigma(X_A W_1) W_2
-
-    Note what it is not: LayerNorm stands after the attention, on the branch, and there is no skip
-    around the feed-forward part.
-
-    Parameters
-    ----------
-    dim, n_outputs : int
-    n_heads : int
-    hidden : int, optional
-        Width of the feed-forward part; ``4 * dim`` if omitted.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from convexformer.nn import TransformerBlock
-    >>> block = TransformerBlock(dim=3, n_outputs=2, n_heads=4)
-    >>> block(torch.zeros(10, 5, 3)).shape
-    torch.Size([10, 5, 2])
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        n_outputs: int,
-        n_heads: int = 1,
-        *,
-        hidden: int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        m = 4 * dim if hidden is None else hidden
-        self.attention = SoftmaxAttention(dim, dim, n_heads, dtype=dtype)
-        self.norm = nn.LayerNorm(dim, dtype=dtype)
-        self.first = nn.Parameter(torch.randn(dim, m, dtype=dtype) / dim**0.5)
-        self.second = nn.Parameter(torch.randn(m, n_outputs, dtype=dtype) / m**0.5)
-
-    def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Scores ``(N, n, c)``."""
-        X = real_tokens(X, mask)
-        A = self.norm(self.attention(X, mask)) + X  # (N, n, d)
-        return functional.relu(A @ self.first) @ self.second  # (N, n, d) -> (N, n, m) -> (N, n, c)
-
-    def decay(self) -> Tensor:
-        """Sum of the squared entries of all matrices; LayerNorm is not decayed."""
-        return self.attention.decay() + self.first.square().sum() + self.second.square().sum()

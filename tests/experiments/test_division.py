@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from convexformer.datasets import modular_division
+from experiments.grokking.division import modular_division
 
 
 @pytest.mark.parametrize(("p", "count"), [(97, 9312), (15, 120), (7, 42)])
@@ -29,12 +28,3 @@ def test_validation_takes_from_the_training_half_alone():
     inner = equations.validation(0.1)
     assert len(inner.test) == 466
     assert sorted([*inner.train, *inner.test]) == sorted(equations.train)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"p": 2}, "at least 3"), ({"p": 7, "train": 1.0}, "both sides"), ({"train": 0.0}, "got 0.0")],
-)
-def test_what_cannot_be_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        modular_division(**arguments)

@@ -1,9 +1,8 @@
 """Modular division, the algorithmic task on which grokking was first seen."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class ModularDivision:
     """All equations ``a / b = c (mod p)`` as tokens, and a split of them.
 
@@ -33,24 +32,19 @@ class ModularDivision:
     train: Integers
     test: Integers
 
-    def __repr__(self) -> str:
-        sizes = f"{len(self.train)} of {len(self.answers)} equations to train on"
-        return f"<ModularDivision mod {self.modulus}: {sizes}>"
-
     @property
     def vocabulary(self) -> int:
         """Number of different tokens: the numbers and two signs."""
         return self.modulus + 2
 
-    def validation(self, share: float = 0.1) -> ModularDivision:
+    def validation(self, share: float = 0.1) -> Self:
         """The training half split again: its last `share` takes the place of the test half.
 
         For choosing hyperparameters without a look at the test half, whose rows are on neither side
         of the new split.
         """
-        kept = len(self.train) - _count("share", share, len(self.train))
-        train, test = self.train[:kept], self.train[kept:]
-        return ModularDivision(self.modulus, self.tokens, self.answers, train, test)
+        kept = len(self.train) - round(share * len(self.train))
+        return replace(self, train=self.train[:kept], test=self.train[kept:])
 
 
 def modular_division(p: int = 97, *, train: float = 0.5, seed: int = 0) -> ModularDivision:
@@ -65,7 +59,7 @@ def modular_division(p: int = 97, *, train: float = 0.5, seed: int = 0) -> Modul
     Parameters
     ----------
     p : int
-        Modulus, at least 3.
+        Modulus.
     train : float
         Share of the equations to train on.
     seed : int
@@ -82,33 +76,21 @@ def modular_division(p: int = 97, *, train: float = 0.5, seed: int = 0) -> Modul
 
     Examples
     --------
-    >>> from convexformer.datasets import modular_division
+    >>> from experiments.grokking.division import modular_division
     >>> equations = modular_division(97)
-    >>> equations
-    <ModularDivision mod 97: 4656 of 9312 equations to train on>
+    >>> len(equations.train), len(equations.answers)
+    (4656, 9312)
     >>> modular_division(15).tokens.shape
     (120, 4)
     >>> a, _, b, _ = equations.tokens[5000]
     >>> bool((equations.answers[5000] * b - a) % 97 == 0)
     True
     """
-    if p < 3:
-        raise ValueError(f"the modulus must be at least 3, got {p}.")
     units = [b for b in range(p) if gcd(b, p) == 1]
     inverses = np.array([pow(b, -1, p) for b in units])
     a, j = np.divmod(np.arange(p * len(units)), len(units))  # every a with every unit
     b, c = np.array(units)[j], a * inverses[j] % p
     tokens = np.stack([a, np.full_like(a, p), b, np.full_like(a, p + 1)], axis=1)
     order = np.random.default_rng(seed).permutation(len(a))
-    kept = _count("train", train, len(a))
+    kept = round(train * len(a))
     return ModularDivision(p, tokens, c, order[:kept], order[kept:])
-
-
-def _count(name: str, share: float, of: int) -> int:
-    count = round(share * of)
-    if not 0 < count < of:
-        raise ValueError(
-            f"{name} must leave rows on both sides of the split, got {share} of {of} rows; "
-            "choose a share between 0 and 1."
-        )
-    return count
