@@ -17,7 +17,7 @@ from unittest.mock import patch
 from convexformer import _core
 from convexformer._core import _numpy
 from convexformer.problem import tokens
-from convexformer.solvers import block_descent, choose, packing, working_set, workspace
+from convexformer.solvers import block_descent, choose, working_set, workspace
 from convexformer.solvers.solve import Extrapolation
 
 STRATEGIES = ("block-descent", "compiled-newton", "gradient", "newton-cg")
@@ -77,7 +77,7 @@ def switches() -> dict[str, Switch]:
     )
     found["int16"] = Switch(
         "tokens packed as whole numbers of 16 bits; float32 instead",
-        [(packing.Tokens, "packs", _unpacked)],
+        [(block_descent.Tokens, "packs", _unpacked)],
     )
     found["sparse"] = Switch(
         "X that is mostly zero as compressed sparse rows; dense instead",
@@ -147,7 +147,7 @@ def _last_point(switch: Switch, was: Any) -> Any:
 def _unpacked(switch: Switch, was: Any) -> Any:
     """An attribute that stays False, whatever it is set to."""
 
-    def note(_: packing.Tokens, packs: bool) -> None:
+    def note(_: block_descent.Tokens, packs: bool) -> None:
         switch.used |= packs
 
     return property(lambda _: False, note)

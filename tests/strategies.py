@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from convexformer.problem import Point, Problem
-from convexformer.solvers import Solution, choose, packing, workspace
+from convexformer.solvers import Solution, block_descent, choose, workspace
 from convexformer.solvers.solution import Clock, Task
 from convexformer.solvers.workspace import Workspace
 
@@ -38,7 +38,7 @@ def only(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def tune(monkeypatch: pytest.MonkeyPatch, **numbers: float) -> None:
     """Change numbers by which strategies are chosen, or that they share."""
     tuning = dataclasses.replace(choose.TUNING, **numbers)
-    for place in (choose, packing, workspace):
+    for place in (choose, block_descent, workspace):
         monkeypatch.setattr(place, "TUNING", tuning)
 
 

@@ -19,9 +19,8 @@ from convexformer.problem import (
     TokenDesign,
     TokenOutput,
 )
-from convexformer.solvers import packing, solve, solve_path
-from convexformer.solvers.block_descent import BlockDescent
-from convexformer.solvers.packing import Tokens
+from convexformer.solvers import block_descent, solve, solve_path
+from convexformer.solvers.block_descent import BlockDescent, Tokens
 from convexformer.solvers.solution import Clock, Solution, Status
 
 descend = partial(solve, strategy="block-descent")
@@ -46,7 +45,7 @@ def cycle(request, monkeypatch):
     elif not _core.COMPILED:
         pytest.skip("nothing was compiled")
     if request.param == "packed":
-        monkeypatch.setattr(packing, "FAR_BYTES", 0.0)
+        monkeypatch.setattr(block_descent, "FAR_BYTES", 0.0)
     return _core.block_descent
 
 
@@ -281,8 +280,8 @@ def test_arrays_of_tokens_must_fit():
 @pytest.mark.parametrize("size", [100, 1 << 24])
 def test_large_arrays_are_as_good_as_others(size, advised, monkeypatch):
     if not advised:  # a system that has no huge pages
-        monkeypatch.setattr(packing.mmap, "MADV_HUGEPAGE", -1, raising=False)
-    A = packing._aligned((size // 64, 64), np.int16)
+        monkeypatch.setattr(block_descent.mmap, "MADV_HUGEPAGE", -1, raising=False)
+    A = block_descent._aligned((size // 64, 64), np.int16)
     assert A.shape == (size // 64, 64) and A.dtype == np.int16 and A.flags.writeable
     assert A.ctypes.data % 64 == 0
     A[:] = 7
@@ -293,7 +292,7 @@ def test_tokens_are_packed_where_that_is_quicker(monkeypatch):
     problem, groups = made(N=100, n=6, d=3), np.arange(6)
     kinds = []
     for size, gain in ((1e9, 0.0), (1e9, 1.0), (0.0, 0.0)):
-        monkeypatch.setattr(packing, "FAR_BYTES", size)
+        monkeypatch.setattr(block_descent, "FAR_BYTES", size)
         kinds.append(Tokens(problem).of(groups, gain).A[0].dtype)
     packed = np.dtype(np.int16 if _core.COMPILED else np.float32)
     assert kinds == [np.float32, packed, packed]
@@ -372,7 +371,7 @@ def quadratic(p=24, d=4, seed=0, rank=None):
 def test_tokens_of_nothing_have_a_step():
     Q = np.zeros((6, 6))
     Q[3:, 3:] = np.eye(3)
-    curvature = packing.from_gram(Q, 3).curvature
+    curvature = block_descent.from_gram(Q, 3).curvature
     assert np.all(curvature > 0) and np.all(np.isfinite(1.0 / curvature))
 
 
@@ -381,7 +380,7 @@ def test_tokens_of_very_different_sizes_have_units(size):
     X = np.random.default_rng(0).normal(size=(50, 4, 3))
     X[:, 2] *= size
     Q = (X.reshape(50, 12).T @ X.reshape(50, 12)).copy()
-    tokens = packing.from_gram(Q, 3)
+    tokens = block_descent.from_gram(Q, 3)
     assert (tokens.A is not Q and len(set(tokens.unit)) == 4) == (size > 1)
     scale = np.repeat(tokens.unit, 3)
     np.testing.assert_allclose(tokens.A.reshape(12, 12) * scale * scale[:, None], Q)

@@ -19,8 +19,8 @@ from convexformer.problem import (
 from convexformer.problem.stopping import check_stop
 from convexformer.solvers import Status, newton_cg, solve, solve_path
 from convexformer.solvers.choose import STRATEGIES
-from convexformer.solvers.factored_start import FactoredStart
 from convexformer.solvers.newton_cg import (
+    FactoredStart,
     Model,
     NewtonSteps,
     Preconditioner,

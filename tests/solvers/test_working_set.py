@@ -16,7 +16,6 @@ from convexformer.problem import (
 from convexformer.solvers import (
     block_descent,
     choose,
-    packing,
     proximal_gradient,
     solve,
     solve_path,
@@ -63,7 +62,7 @@ def in_samples(monkeypatch):
 
 def test_a_gram_matrix_that_costs_little_comes_first(monkeypatch):
     problem = made(N=40_000, n=8, d=16)
-    monkeypatch.setattr(packing.Tokens, "of", never)
+    monkeypatch.setattr(block_descent.Tokens, "of", never)
     forbid(monkeypatch, "newton")
     found = solve(problem, 0.1 * problem.beta_max, strategy="block-descent")
     assert found.converged and found.strategy == "block-descent"

@@ -89,8 +89,8 @@ def rounds(
     """Rounds from `at` until the relative gap is below the task's tolerance, or they slow.
 
     `make_round` makes one from the task, the point, its working set and the reduction of the gap
-    that is wanted; None where no more rounds pay. A `narrow` first working set is as small as a
-    Gram matrix, or preparing tokens, calls for. Returns the last point, and whether there is no
+    that is wanted; None where no more rounds pay. A `narrow` working set leaves out weak violators
+    where a Gram matrix is dear. Returns the last point, and whether there is no
     more to do.
     """
     problem, beta, clock, work = task.problem, task.beta, task.clock, task.work
@@ -170,7 +170,8 @@ def working_set(problem: Problem, beta: float, at: Point, narrow: bool) -> tuple
     excess[used] = 0.0
     violators = (excess > 0).nonzero()[0]
     N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)
-    n_used, entries = int(np.count_nonzero(used)), 2e6 * min(problem.n_outputs, 3)  # of X, at first
+    n_used = int(np.count_nonzero(used))
+    entries = 2e6 * (min(problem.n_outputs, 3) if narrow else 1)  # of X, in a first working set
     few = max(8, int(entries // (N * d)))
     room = max(few, 3 * n_used)
     n_groups = n_used + min(room, n_violators)

@@ -17,8 +17,8 @@ from ..problem.designs import (
     transposed_product,
 )
 from ..problem.stopping import check_stop
+from .block_descent import Selection, Tokens, from_gram
 from .choose import TUNING
-from .packing import Selection, Tokens, from_gram
 
 Array = NDArray[np.float64]
 
