@@ -3,12 +3,9 @@
 #include "common.h"
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
-enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, SUM, ARRAYS };
+enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, SUM };
 
-#define FLAGS 4096 /* numbers that are looked at together, if they are more than a row */
-#define SPARE 3
 #define BAND (1 << 15) /* numbers of Q that stay in the cache while they are added to */
 
 /* Q += sum_i weight_i x_i x_i' and sum += sum_i weight_i x_i, x the entries of row i that have a
@@ -48,7 +45,7 @@ static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
 }
 
 /* The place of the lowest bit of a word that is not zero. */
-static int lowest(uint64_t word)
+static inline int lowest(uint64_t word)
 {
 #if defined(__GNUC__)
     return __builtin_ctzll(word);
@@ -60,80 +57,29 @@ static int lowest(uint64_t word)
 #endif
 }
 
-/* Times eight bytes that are 0 or 1, has a bit of each in the highest byte. */
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-#define COLLECT UINT64_C(0x8040201008040201)
-#else
-#define COLLECT UINT64_C(0x0102040810204080)
-#endif
-
-/* A bit for each of 64 flags. */
-static inline uint64_t packed(const uint8_t *flags)
-{
-    uint64_t bits = 0, word;
-    for (int j = 0; j < 64; j += 8) {
-        memcpy(&word, flags + j, sizeof word);
-        bits |= (word * COLLECT >> 56) << j;
-    }
-    return bits;
-}
-
-static inline int number(uint64_t word)
-{
-#if defined(__GNUC__)
-    return __builtin_popcountll(word);
-#else
-    int bits = 0;
-    for (; word != 0; word &= word - 1)
-        bits++;
-    return bits;
-#endif
-}
-
-/* Write the places of bits, four at a time so that their number is seldom guessed wrong: up to SPARE
-   beyond the last mean nothing. Returns how many there are. */
-static inline int write_places(uint64_t left, Py_ssize_t first, int32_t *places)
-{
-    const int count = number(left);
-    for (int l = 0; l < count; l += 1 + SPARE)
-        for (int k = 0; k <= SPARE; k++, left &= left - 1)
-            places[l + k] = (int32_t)first + lowest(left | UINT64_C(1) << 63);
-    return count;
-}
-
 /* List the entries of some rows: where those of each end, their columns and values. Returns how many
-   there are, or -1 where they, and one more, find no room; after that SPARE more are written to.
-   `flags` has room for those of `together` rows, and 64. */
-VECTORISED static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t room,
-                                  Py_ssize_t together, uint8_t *flags)
+   there are, or -1 where they, and one more, find no room. */
+VECTORISED static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t room)
 {
     const double *x = at[0];
     int32_t *end = at[1], *column = at[2];
     double *value = at[3];
     Py_ssize_t n = 0;
-    for (Py_ssize_t i = 0, next; i < rows; i = next) {
-        const uint8_t *mine = flags;
-        next = rows - i < together ? rows : i + together;
-#pragma omp simd
-        for (Py_ssize_t j = 0; j < (next - i) * columns; j++)
-            flags[j] = x[j] != 0;
-        for (Py_ssize_t r = i; r < next; r++, x += columns, mine += columns) {
-            const Py_ssize_t start = n;
-            if (n + columns >= room) { /* may be too many: look twice */
-                Py_ssize_t more = 0;
-                for (Py_ssize_t j = 0; j < columns; j++)
-                    more += mine[j];
-                if (n + more >= room)
+    for (Py_ssize_t i = 0; i < rows; i++, x += columns) {
+        for (Py_ssize_t first = 0; first < columns; first += 64) {
+            const Py_ssize_t some = columns - first < 64 ? columns - first : 64;
+            uint64_t left = 0; /* a bit for each of them */
+#pragma omp simd reduction(| : left)
+            for (Py_ssize_t j = 0; j < some; j++)
+                left |= (uint64_t)(x[first + j] != 0) << j;
+            for (; left != 0; left &= left - 1, n++) {
+                if (n + 1 >= room)
                     return -1;
+                column[n] = (int32_t)first + lowest(left);
+                value[n] = x[column[n]];
             }
-            for (Py_ssize_t j = 0; j < columns; j += 64) {
-                const int beyond = columns - j < 64 ? (int)(64 - columns + j) : 0;
-                n += write_places(packed(mine + j) & ~UINT64_C(0) >> beyond, j, column + n);
-            }
-            for (Py_ssize_t l = start; l < n; l++)
-                value[l] = x[column[l]];
-            end[r] = (int32_t)n;
         }
+        end[i] = (int32_t)n;
     }
     return n;
 }
@@ -180,27 +126,19 @@ static void correlate(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t
 
 KERNEL(csr_entries)
 {
-    PyObject *given[4];
     Py_ssize_t rows, columns, room, found;
-    if (!PyArg_ParseTuple(args, "(nnn)OOOO", &rows, &columns, &room, FOUR(given)))
+    Arrays of;
+    if (!get_shape(args, 0, "nnn", &rows, &columns, &room))
         return NULL;
     if (rows < 0 || columns < 1 || room < 1 || room > INT32_MAX || columns > INT32_MAX)
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    const Py_ssize_t sizes[4] = {rows * columns, rows, room + SPARE, room + SPARE};
-    Py_buffer views[4];
-    void *at[4];
-    if (!get_arrays(4, given, views, at, "diid", sizes, 1))
+        return refuse_sizes();
+    const Py_ssize_t sizes[] = {rows * columns, rows, room, room};
+    if (!get_arrays(args, 1, "diid", sizes, 1, &of))
         return NULL;
-    const Py_ssize_t together = columns < FLAGS ? FLAGS / columns : 1;
-    uint8_t *flags = calloc(together * columns + 64, 1); /* 0 or 1, also where none is set */
-    if (flags != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        found = list(at, rows, columns, room, together, flags);
-        Py_END_ALLOW_THREADS
-        free(flags);
-    }
-    release(4, views);
-    return flags == NULL ? PyErr_NoMemory() : PyLong_FromSsize_t(found);
+    Py_BEGIN_ALLOW_THREADS
+    found = list(of.at, rows, columns, room);
+    Py_END_ALLOW_THREADS
+    return finish(&of, DONE, "n", found);
 }
 
 /* Whether rows begin where others end, and columns are there. */
@@ -216,66 +154,49 @@ VECTORISED static int is_sound(void **at, Py_ssize_t rows, Py_ssize_t entries, P
     return sound;
 }
 
-typedef void Product(void **, Py_ssize_t, Py_ssize_t, Py_ssize_t, const double *, double *);
-
 /* A product with c columns of numbers, to as many. */
-static PyObject *multiply(PyObject *args, Product *product, int transposed)
+static PyObject *multiply(PyObject *args, int transposed)
 {
-    PyObject *given[5];
     Py_ssize_t rows, entries, columns, c;
-    if (!PyArg_ParseTuple(args, "(nnnn)OOOOO", &rows, &entries, &columns, &c, FOUR(given), given + 4))
+    Arrays of;
+    int sound;
+    if (!get_shape(args, 0, "nnnn", &rows, &entries, &columns, &c))
         return NULL;
     if (rows < 0 || entries < 0 || columns < 0 || c < 0)
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    const Py_ssize_t sizes[5] = {rows + 1, entries, entries, c * (transposed ? rows : columns),
-                                 c * (transposed ? columns : rows)};
-    Py_buffer views[5];
-    void *at[5];
-    if (!get_arrays(5, given, views, at, "iiddd", sizes, 4))
+        return refuse_sizes();
+    const Py_ssize_t sizes[] = {rows + 1, entries, entries, c * (transposed ? rows : columns),
+                                c * (transposed ? columns : rows)};
+    if (!get_arrays(args, 1, "iiddd", sizes, 4, &of))
         return NULL;
-    const int sound = is_sound(at, rows, entries, columns);
-    if (sound) {
-        Py_BEGIN_ALLOW_THREADS
-        product(at, rows, columns, c, at[3], at[4]);
-        Py_END_ALLOW_THREADS
-    } else
-        PyErr_SetString(PyExc_ValueError, "Rows or columns are out of range.");
-    release(5, views);
-    if (!sound)
-        return NULL;
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    sound = is_sound(of.at, rows, entries, columns);
+    if (sound)
+        (transposed ? correlate : predict)(of.at, rows, columns, c, of.at[3], of.at[4]);
+    Py_END_ALLOW_THREADS
+    return finish(&of, sound ? DONE : UNSOUND, "");
 }
 
-KERNEL(csr_predict) { return multiply(args, predict, 0); }
-KERNEL(csr_correlate) { return multiply(args, correlate, 1); }
+KERNEL(csr_predict) { return multiply(args, 0); }
+KERNEL(csr_correlate) { return multiply(args, 1); }
 
 KERNEL(csr_gram)
 {
-    PyObject *given[ARRAYS];
     Py_ssize_t rows, entries, columns, p;
-    if (!PyArg_ParseTuple(args, "(nnnn)OOOOOOO", &rows, &entries, &columns, &p, FOUR(given), given + 4, given + 5, given + 6))
+    Arrays of;
+    int done;
+    if (!get_shape(args, 0, "nnnn", &rows, &entries, &columns, &p))
         return NULL;
-    const Py_ssize_t sizes[ARRAYS] = {rows + 1, entries, entries, rows, columns, p * p, p};
-    Py_buffer views[ARRAYS];
-    void *at[ARRAYS];
-    int done = 0;
-    if (!get_arrays(ARRAYS, given, views, at, "iiddidd", sizes, Q))
+    if (rows < 0 || entries < 0 || columns < 0 || p < 0)
+        return refuse_sizes();
+    const Py_ssize_t sizes[] = {rows + 1, entries, entries, rows, columns, p * p, p};
+    if (!get_arrays(args, 1, "iiddidd", sizes, Q, &of))
         return NULL;
-    int sound = is_sound(at, rows, entries, columns);
-    const int32_t *place = at[PLACE];
+    const int32_t *place = of.at[PLACE];
+    Py_BEGIN_ALLOW_THREADS
+    int sound = is_sound(of.at, rows, entries, columns);
     for (Py_ssize_t j = 0; j < columns; j++)
         sound &= place[j] < p;
-    if (!sound)
-        PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        done = add(at, rows, columns, p);
-        Py_END_ALLOW_THREADS
-        if (!done)
-            PyErr_NoMemory();
-    }
-    release(ARRAYS, views);
-    if (!done)
-        return NULL;
-    Py_RETURN_NONE;
+    done = sound ? add(of.at, rows, columns, p) : UNSOUND;
+    Py_END_ALLOW_THREADS
+    return finish(&of, done, "");
 }

@@ -48,7 +48,7 @@ typedef struct {
     Py_ssize_t N, c;
     const double *Y, *weight;
     double *F, *value, *V, *P; /* (c, N), but value (N,) */
-    double *bend;              /* (c, c) */
+    double *bend, *room;       /* (c, c), (6 c,) */
 } Expansion;
 
 typedef struct {
@@ -146,11 +146,11 @@ static int is_balanced(Py_ssize_t c, const Sums *at)
 }
 
 /* b = the intercepts at which the loss of scores S + b is least, by damped steps of Newton's method;
-   0 where there is no curvature. `room` is for 6 c numbers. */
-static int settle(const Expansion *at, const double *S, double *b, double *room)
+   0 where there is no curvature. */
+static int settle(const Expansion *at, const double *S, double *b)
 {
     const Py_ssize_t c = at->c;
-    double *step = room, *to = room + c;
+    double *room = at->room, *step = room, *to = room + c;
     Sums here = {0, room + 2 * c, room + 3 * c}, there = {0, room + 4 * c, room + 5 * c};
     expand(at, S, b, &here);
     for (int steps = 0; steps < STEPS && !is_balanced(c, &here); steps++) {
@@ -245,17 +245,16 @@ enum { EXPAND_LOGISTIC, DUAL_LOGISTIC, EXPAND_SOFTMAX, DUAL_SOFTMAX };
 /* Two arrays that are read, then a value for every entry, or row, and two more where there are. */
 static PyObject *call(PyObject *args, int what)
 {
-    const int joint = what >= EXPAND_SOFTMAX, count = what % 2 ? 3 : 5;
+    const int joint = what >= EXPAND_SOFTMAX;
     Py_ssize_t rows, c;
-    PyObject *given[5];
-    Py_buffer views[5];
-    void *at[5];
-    if (!PyArg_ParseTuple(args, count == 3 ? "(nn)OOO" : "(nn)OOOOO", &rows, &c, FOUR(given), given + 4))
+    Arrays of;
+    void **at = of.at;
+    if (!get_shape(args, 0, "nn", &rows, &c))
         return NULL;
     if (rows < 0 || c < 1)
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    const Py_ssize_t all = rows * c, sizes[5] = {all, all, joint ? rows : all, all, all};
-    if (!get_arrays(count, given, views, at, "ddddd", sizes, 2))
+        return refuse_sizes();
+    const Py_ssize_t all = rows * c, sizes[] = {all, all, joint ? rows : all, all, all};
+    if (!get_arrays(args, 1, what % 2 ? "ddd" : "ddddd", sizes, 2, &of))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     if (what == EXPAND_LOGISTIC)
@@ -267,8 +266,7 @@ static PyObject *call(PyObject *args, int what)
     else
         dual_softmax(rows, c, at[0], at[1], at[2]);
     Py_END_ALLOW_THREADS
-    release(count, views);
-    Py_RETURN_NONE;
+    return finish(&of, DONE, "");
 }
 
 KERNEL(logistic_expansion) { return call(args, EXPAND_LOGISTIC); }
@@ -276,119 +274,94 @@ KERNEL(logistic_dual) { return call(args, DUAL_LOGISTIC); }
 KERNEL(softmax_expansion) { return call(args, EXPAND_SOFTMAX); }
 KERNEL(softmax_dual) { return call(args, DUAL_SOFTMAX); }
 
-/* Arrays of so many numbers, those from `writable` on to be written, and memory: of `parts` (N,),
-   then of what has no samples. */
-static int prepare(Expansion *at, int count, PyObject **given, Py_buffer *views,
-                   const Py_ssize_t *sizes, int writable, Py_ssize_t parts, double **numbers)
+/* Arguments from `first` on, which are as long as `like` says: (c, N) by 'F', (N,) by 'N', (c,) by
+   'c'; and memory. The second are targets, or probabilities, and the third weights. 0, and an error,
+   without. */
+static int prepare(PyObject *args, int first, const char *like, int written, Expansion *at,
+                   Arrays *of)
 {
+    if (!get_shape(args, 0, "nn", &at->N, &at->c))
+        return 0;
     const Py_ssize_t N = at->N, c = at->c;
-    void *of[6];
-    if (N < 1 || c < 1) {
-        PyErr_SetString(PyExc_ValueError, "Sizes are out of range.");
+    Py_ssize_t sizes[6];
+    int count = 0;
+    for (; like[count]; count++)
+        sizes[count] = (like[count] == 'c' ? 1 : N) * (like[count] == 'N' ? 1 : c);
+    if (N < 1 || c < 1)
+        return refuse_sizes() != NULL;
+    if (!get_arrays(args, first, "dddddd" + 6 - count, sizes, written, of))
         return 0;
-    }
-    if (!get_arrays(count, given, views, of, "dddddd", sizes, writable))
-        return 0;
-    double *next = *numbers = malloc((parts * N + c * c + 6 * c) * sizeof *next);
-    if (next == NULL) {
-        release(count, views);
-        PyErr_NoMemory();
-        return 0;
-    }
-    at->bend = next + parts * N;
-    at->value = next, next += N;
-    at->F = next, at->V = next + c * N, at->P = next + 2 * c * N; /* if there are so many parts */
+    double *next = malloc(((3 * c + 1) * N + c * c + 6 * c) * sizeof *next);
+    if (next == NULL)
+        return finish(of, NO_MEMORY, "") != NULL;
+    at->Y = of->at[1], at->weight = of->at[2];
+    at->value = next, at->F = next + N, at->V = at->F + c * N, at->P = at->V + c * N;
+    at->bend = at->P + c * N, at->room = at->bend + c * c;
     return 1;
-}
-
-static PyObject *finish(int done, int count, Py_buffer *views, double *numbers)
-{
-    free(numbers);
-    release(count, views);
-    return PyBool_FromLong(done);
 }
 
 KERNEL(best_intercept)
 {
-    PyObject *given[4];
-    Py_buffer views[4];
     Expansion at;
-    double *numbers;
-    int done;
-    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, FOUR(given)))
+    Arrays of;
+    int found;
+    if (!prepare(args, 1, "FFNc", 3, &at, &of))
         return NULL;
-    const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.c};
-    if (!prepare(&at, 4, given, views, sizes, 3, 3 * at.c + 1, &numbers))
-        return NULL;
-    at.Y = views[1].buf, at.weight = views[2].buf;
     Py_BEGIN_ALLOW_THREADS
-    done = settle(&at, views[0].buf, views[3].buf, at.bend + at.c * at.c);
+    found = settle(&at, of.at[0], of.at[3]);
     Py_END_ALLOW_THREADS
-    return finish(done, 4, views, numbers);
+    free(at.value);
+    return finish(&of, DONE, "i", found);
 }
 
 /* All that is to be known at scores F = S + b. */
 KERNEL(loss_point)
 {
-    PyObject *given[6];
-    Py_buffer views[6];
+    const int rounds = get_int(args, 1);
     Expansion at;
-    double *numbers;
-    int rounds, done, settled;
-    if (!PyArg_ParseTuple(args, "(nn)iOOOOOO", &at.N, &at.c, &rounds, FOUR(given), given + 4,
-                          given + 5))
+    Arrays of;
+    int found, settled;
+    if (!prepare(args, 2, "FFNcFF", 4, &at, &of))
         return NULL;
-    const Py_ssize_t all = at.N * at.c, sizes[6] = {all, all, at.N, at.c, all, all};
-    if (!prepare(&at, 6, given, views, sizes, 4, 3 * at.c + 1, &numbers))
-        return NULL;
-    double *room = at.bend + at.c * at.c, *V = views[5].buf;
+    double *V = of.at[5], *numbers = at.value, *room = at.room;
     Sums sums = {0, room, room + at.c};
     memset(room, 0, 6 * at.c * sizeof *room);
-    at.Y = views[1].buf, at.weight = views[2].buf, at.F = views[4].buf;
+    at.F = of.at[4];
     Py_BEGIN_ALLOW_THREADS
-    expand(&at, views[0].buf, views[3].buf, &sums);
+    expand(&at, of.at[0], of.at[3], &sums);
     settled = rounds == 0 || is_balanced(at.c, &sums);
-    done = balance(&at, rounds, V, room + 2 * at.c, room + 3 * at.c) && confine(&at, V, V);
+    found = balance(&at, rounds, V, room + 2 * at.c, room + 3 * at.c) && confine(&at, V, V);
     Py_END_ALLOW_THREADS
     free(numbers);
-    release(6, views);
-    return Py_BuildValue("idi", done, sums.loss, settled);
+    return finish(&of, DONE, "idi", found, sums.loss, settled);
 }
 
 KERNEL(balance)
 {
-    PyObject *given[5];
-    Py_buffer views[5];
+    const int rounds = get_int(args, 1);
     Expansion at;
-    double *numbers;
-    int rounds, done;
-    if (!PyArg_ParseTuple(args, "(nn)iOOOOO", &at.N, &at.c, &rounds, FOUR(given), given + 4))
+    Arrays of;
+    int found;
+    if (!prepare(args, 2, "FFNFc", 3, &at, &of))
         return NULL;
-    const Py_ssize_t all = at.N * at.c, sizes[5] = {all, all, at.N, all, at.c};
-    if (!prepare(&at, 5, given, views, sizes, 3, 1, &numbers))
-        return NULL;
-    at.V = views[0].buf, at.P = views[1].buf, at.weight = views[2].buf;
+    at.V = of.at[0], at.P = of.at[1];
     Py_BEGIN_ALLOW_THREADS
-    done = balance(&at, rounds, views[3].buf, views[4].buf, at.bend + at.c * at.c);
+    found = balance(&at, rounds, of.at[3], of.at[4], at.room);
     Py_END_ALLOW_THREADS
-    return finish(done, 5, views, numbers);
+    free(at.value);
+    return finish(&of, DONE, "i", found);
 }
 
 KERNEL(confine)
 {
-    PyObject *given[4];
-    Py_buffer views[4];
     Expansion at;
-    double *numbers;
-    int done;
-    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, FOUR(given)))
+    Arrays of;
+    int found;
+    if (!prepare(args, 1, "FFNF", 3, &at, &of))
         return NULL;
-    const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.N * at.c};
-    if (!prepare(&at, 4, given, views, sizes, 3, 0, &numbers))
-        return NULL;
-    at.Y = views[1].buf, at.weight = views[2].buf;
     Py_BEGIN_ALLOW_THREADS
-    done = confine(&at, views[0].buf, views[3].buf);
+    found = confine(&at, of.at[0], of.at[3]);
     Py_END_ALLOW_THREADS
-    return finish(done, 4, views, numbers);
+    free(at.value);
+    return finish(&of, DONE, "i", found);
 }

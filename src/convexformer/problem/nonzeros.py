@@ -17,7 +17,6 @@ Array = NDArray[np.float64]
 
 FEW = 0.1  # of all entries: up to so many are worth listing
 LEAST_ROWS, SOME_ROWS = 256, 16  # of X, and those by which it is judged
-SPARE = 3  # numbers that a list is written to beyond the last
 SCATTERED = 60  # multiply-adds of large products that take as long as one of entries
 MOST = 1 << 27  # entries that a list has room for, 1.6 GB
 
@@ -36,8 +35,8 @@ class Nonzeros:
         """Of blocks of rows of X; None where there are too many entries."""
         room, count = min(int(FEW * rows * columns) + 1, MOST), 0
         start: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
-        column: NDArray[np.int32] = np.empty(room + SPARE, dtype=np.int32)
-        value = np.empty(room + SPARE)
+        column: NDArray[np.int32] = np.empty(room, dtype=np.int32)
+        value = np.empty(room)
         for part, A in blocks:
             end, shape = start[1:][part], (len(A), columns, room - count)
             found = _core.csr_entries(
