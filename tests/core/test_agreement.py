@@ -12,7 +12,7 @@ from convexformer import _core
 from convexformer._core import _numpy
 
 RNG = np.random.default_rng(0)
-DECLINED = {"best_intercept", "loss_point", "balance", "confine", "newton"}
+DECLINED = {"loss_point", "balance", "newton"}
 
 
 def normal(*shape):

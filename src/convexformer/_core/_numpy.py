@@ -18,9 +18,7 @@ Integers = NDArray[np.int32]
 
 __all__ = [
     "balance",
-    "best_intercept",
     "block_descent",
-    "confine",
     "csr_correlate",
     "csr_entries",
     "csr_gram",
@@ -407,11 +405,6 @@ def softmax_dual(shape: tuple[int, int], V: Array, Y: Array, value: Array) -> No
     value[...] = -np.sum(logs * Q, axis=0).reshape(value.shape)
 
 
-def best_intercept(shape: tuple[int, int], S: Array, Y: Array, weight: Array, b: Array) -> bool:
-    """Declines: ``problem`` finds the best intercept of any loss."""
-    return False
-
-
 def loss_point(
     shape: tuple[int, int],
     rounds: int,
@@ -429,11 +422,6 @@ def loss_point(
 def balance(
     shape: tuple[int, int], rounds: int, V: Array, P: Array, weight: Array, out: Array, step: Array
 ) -> bool:
-    """Declines."""
-    return False
-
-
-def confine(shape: tuple[int, int], V: Array, Y: Array, weight: Array, out: Array) -> bool:
     """Declines."""
     return False
 

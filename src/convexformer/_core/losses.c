@@ -7,8 +7,6 @@
 #include "losses.h"
 #include <stdlib.h>
 
-#define STEPS 100
-#define HALVINGS 60
 #define ROUNDING 1e-14
 #define BALANCED 1e-9 /* part of a slope's terms that counts as none: the loss is off by its square */
 #define TINY 0x1p-1022 /* the smallest normal number: what log is taken of instead of zero */
@@ -48,7 +46,7 @@ typedef struct {
     Py_ssize_t N, c;
     const double *Y, *weight;
     double *F, *value, *V, *P; /* (c, N), but value (N,) */
-    double *bend, *room;       /* (c, c), (6 c,) */
+    double *bend;              /* (c, c) */
 } Expansion;
 
 typedef struct {
@@ -145,38 +143,6 @@ static int is_balanced(Py_ssize_t c, const Sums *at)
     return balanced;
 }
 
-/* b = the intercepts at which the loss of scores S + b is least, by damped steps of Newton's method;
-   0 where there is no curvature. */
-static int settle(const Expansion *at, const double *S, double *b)
-{
-    const Py_ssize_t c = at->c;
-    double *room = at->room, *step = room, *to = room + c;
-    Sums here = {0, room + 2 * c, room + 3 * c}, there = {0, room + 4 * c, room + 5 * c};
-    expand(at, S, b, &here);
-    for (int steps = 0; steps < STEPS && !is_balanced(c, &here); steps++) {
-        int bad = 1;
-        if (!bend(at))
-            return 0;
-        newton(at, here.slope, step);
-        for (int halvings = 0; bad && halvings < HALVINGS; halvings++) {
-            for (Py_ssize_t l = 0; l < c; l++)
-                to[l] = b[l] + step[l];
-            expand(at, S, to, &there);
-            bad = 0;
-            for (Py_ssize_t l = 0; l < c; l++) /* less of a move where neither has become less */
-                if (there.loss > here.loss + ROUNDING * fabs(here.loss) &&
-                    fabs(there.slope[l]) > 0.5 * fabs(here.slope[l]))
-                    step[l] *= 0.5, bad = 1;
-        }
-        if (bad)
-            break;
-        memcpy(b, to, c * sizeof *b);
-        const Sums last = here;
-        here = there, there = last;
-    }
-    return 1;
-}
-
 /* V of the expansion weighted, and made to sum to zero by steps of intercepts along its curvature,
    that add up in `step`; 0 where there is none. A second round removes the rounding of the first.
    `room` is for 2 c numbers. */
@@ -210,30 +176,29 @@ VECTORISED static int balance(const Expansion *at, int rounds, double *out, doub
     return 1;
 }
 
-/* V (c, N) within the domain of the conjugate; 0 where it was beyond by more than rounding. `out` may
-   be V. */
-VECTORISED static int confine(const Expansion *at, const double *V, double *out)
+/* V (c, N) to the domain of the conjugate; 0 where it was beyond by more than rounding. */
+VECTORISED static int confine(const Expansion *at, double *V)
 {
     const Py_ssize_t N = at->N, c = at->c;
     const int joint = c > 1;
     double far = 0;
     for (Py_ssize_t l = 0; l < c; l++) {
-        const double *v = V + l * N, *y = at->Y + l * N, *a = at->weight;
-        double *to = out + l * N;
+        const double *y = at->Y + l * N, *a = at->weight;
+        double *v = V + l * N;
 #pragma omp simd reduction(+ : far)
         for (Py_ssize_t i = 0; i < N; i++) {
             const double above = joint ? y[i] : y[i] > 0 ? 1 : 0, low = a[i] * (above - 1);
             const double top = a[i] * above, lift = v[i] < low ? low : v[i];
             const double inside = lift > top ? top : lift;
             far += fabs(inside - v[i]) <= ROUNDING * a[i] ? 0 : 1;
-            to[i] = inside;
+            v[i] = inside;
         }
     }
     for (Py_ssize_t i = 0; i < N && c > 1; i++) { /* as is assumed of their correlations */
         double others = 0;
         for (Py_ssize_t l = 0; l < c - 1; l++)
-            others += out[l * N + i];
-        out[(c - 1) * N + i] = -others;
+            others += V[l * N + i];
+        V[(c - 1) * N + i] = -others;
     }
     return far == 0;
 }
@@ -274,44 +239,13 @@ KERNEL(logistic_dual) { return call(args, DUAL_LOGISTIC); }
 KERNEL(softmax_expansion) { return call(args, EXPAND_SOFTMAX); }
 KERNEL(softmax_dual) { return call(args, DUAL_SOFTMAX); }
 
-/* Arguments from `first` on, which are as long as `like` says: (c, N) by 'F', (N,) by 'N', (c,) by
-   'c'; and memory. The second are targets, or probabilities, and the third weights. 0, and an error,
-   without. */
-static int prepare(PyObject *args, int first, const char *like, int written, Expansion *at,
-                   Arrays *of)
+/* Memory of an expansion but for scores; returns what is more, (5 c,) from zero, or NULL. */
+static double *reserve(Expansion *at)
 {
-    if (!get_shape(args, 0, "nn", &at->N, &at->c))
-        return 0;
     const Py_ssize_t N = at->N, c = at->c;
-    Py_ssize_t sizes[6];
-    int count = 0;
-    for (; like[count]; count++)
-        sizes[count] = (like[count] == 'c' ? 1 : N) * (like[count] == 'N' ? 1 : c);
-    if (N < 1 || c < 1)
-        return refuse_sizes() != NULL;
-    if (!get_arrays(args, first, "dddddd" + 6 - count, sizes, written, of))
-        return 0;
-    double *next = malloc(((3 * c + 1) * N + c * c + 6 * c) * sizeof *next);
-    if (next == NULL)
-        return finish(of, NO_MEMORY, "") != NULL;
-    at->Y = of->at[1], at->weight = of->at[2];
-    at->value = next, at->F = next + N, at->V = at->F + c * N, at->P = at->V + c * N;
-    at->bend = at->P + c * N, at->room = at->bend + c * c;
-    return 1;
-}
-
-KERNEL(best_intercept)
-{
-    Expansion at;
-    Arrays of;
-    int found;
-    if (!prepare(args, 1, "FFNc", 3, &at, &of))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    found = settle(&at, of.at[0], of.at[3]);
-    Py_END_ALLOW_THREADS
-    free(at.value);
-    return finish(&of, DONE, "i", found);
+    at->value = malloc(((2 * c + 1) * N + c * c + 5 * c) * sizeof *at->value);
+    at->V = at->value + N, at->P = at->V + c * N, at->bend = at->P + c * N;
+    return at->value == NULL ? NULL : memset(at->bend + c * c, 0, 5 * c * sizeof *at->bend);
 }
 
 /* All that is to be known at scores F = S + b. */
@@ -320,20 +254,26 @@ KERNEL(loss_point)
     const int rounds = get_int(args, 1);
     Expansion at;
     Arrays of;
-    int found, settled;
-    if (!prepare(args, 2, "FFNcFF", 4, &at, &of))
+    int found = 0, settled = 0;
+    if (!get_shape(args, 0, "nn", &at.N, &at.c))
         return NULL;
-    double *V = of.at[5], *numbers = at.value, *room = at.room;
+    if (at.N < 1 || at.c < 1)
+        return refuse_sizes();
+    const Py_ssize_t all = at.N * at.c, sizes[] = {all, all, at.N, at.c, all, all};
+    if (!get_arrays(args, 2, "dddddd", sizes, 4, &of))
+        return NULL;
+    at.Y = of.at[1], at.weight = of.at[2], at.F = of.at[4];
+    double *room = reserve(&at), *V = of.at[5];
     Sums sums = {0, room, room + at.c};
-    memset(room, 0, 6 * at.c * sizeof *room);
-    at.F = of.at[4];
     Py_BEGIN_ALLOW_THREADS
-    expand(&at, of.at[0], of.at[3], &sums);
-    settled = rounds == 0 || is_balanced(at.c, &sums);
-    found = balance(&at, rounds, V, room + 2 * at.c, room + 3 * at.c) && confine(&at, V, V);
+    if (room != NULL) {
+        expand(&at, of.at[0], of.at[3], &sums);
+        settled = rounds == 0 || is_balanced(at.c, &sums);
+        found = balance(&at, rounds, V, room + 2 * at.c, room + 3 * at.c) && confine(&at, V);
+    }
     Py_END_ALLOW_THREADS
-    free(numbers);
-    return finish(&of, DONE, "idi", found, sums.loss, settled);
+    free(at.value);
+    return finish(&of, room != NULL ? DONE : NO_MEMORY, "idi", found, sums.loss, settled);
 }
 
 KERNEL(balance)
@@ -341,27 +281,20 @@ KERNEL(balance)
     const int rounds = get_int(args, 1);
     Expansion at;
     Arrays of;
-    int found;
-    if (!prepare(args, 2, "FFNFc", 3, &at, &of))
+    int found = 0;
+    if (!get_shape(args, 0, "nn", &at.N, &at.c))
         return NULL;
-    at.V = of.at[0], at.P = of.at[1];
+    if (at.N < 1 || at.c < 1)
+        return refuse_sizes();
+    const Py_ssize_t all = at.N * at.c, sizes[] = {all, all, at.N, all, at.c};
+    if (!get_arrays(args, 2, "ddddd", sizes, 3, &of))
+        return NULL;
+    double *room = reserve(&at);
+    at.V = of.at[0], at.P = of.at[1], at.weight = of.at[2];
     Py_BEGIN_ALLOW_THREADS
-    found = balance(&at, rounds, of.at[3], of.at[4], at.room);
+    if (room != NULL)
+        found = balance(&at, rounds, of.at[3], of.at[4], room);
     Py_END_ALLOW_THREADS
     free(at.value);
-    return finish(&of, DONE, "i", found);
-}
-
-KERNEL(confine)
-{
-    Expansion at;
-    Arrays of;
-    int found;
-    if (!prepare(args, 1, "FFNF", 3, &at, &of))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    found = confine(&at, of.at[0], of.at[3]);
-    Py_END_ALLOW_THREADS
-    free(at.value);
-    return finish(&of, DONE, "i", found);
+    return finish(&of, room != NULL ? DONE : NO_MEMORY, "i", found);
 }

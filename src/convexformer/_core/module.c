@@ -4,10 +4,10 @@
 #include "common.h"
 
 #define EACH_KERNEL(OF)                                                                            \
-    OF(balance) OF(best_intercept) OF(block_descent) OF(confine) OF(csr_correlate) OF(csr_entries) \
-    OF(csr_gram) OF(csr_predict) OF(few_columns_product) OF(gram_of_columns) OF(logistic_dual)     \
-    OF(logistic_expansion) OF(loss_point) OF(newton) OF(predict_and_correlate) OF(prepare_tokens)  \
-    OF(softmax_dual) OF(softmax_expansion) OF(transpose_tokens) OF(wide_registers)
+    OF(balance) OF(block_descent) OF(csr_correlate) OF(csr_entries) OF(csr_gram) OF(csr_predict)   \
+    OF(few_columns_product) OF(gram_of_columns) OF(logistic_dual) OF(logistic_expansion)           \
+    OF(loss_point) OF(newton) OF(predict_and_correlate) OF(prepare_tokens) OF(softmax_dual)        \
+    OF(softmax_expansion) OF(transpose_tokens) OF(wide_registers)
 
 #define DECLARE(name) KERNEL(name);
 #define METHOD(name) {#name, core_##name, METH_VARARGS, NULL},

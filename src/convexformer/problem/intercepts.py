@@ -20,7 +20,7 @@ class Point(NamedTuple):
 
     b: Array  # (c,)
     F: Array  # (N, c), scores with it, to be read only
-    V: Array  # (N, c), `balanced` and `confined`
+    V: Array  # (N, c), `balanced` and within bounds
     loss: float
     settled: bool  # whether the intercept is at its best, which is 0 where there is none
 
@@ -32,14 +32,6 @@ def suit(loss: Loss, *arrays: Array) -> bool:
         return False
     known = isinstance(loss, Softmax) if c > 1 else isinstance(loss, Logistic)
     return known and all(A.flags.f_contiguous for A in arrays)
-
-
-def best(loss: Loss, S: Array, Y: Array, weight: Array, b: Array) -> Array | None:
-    """The intercept at which the loss of scores ``S + b`` is least, from `b` on."""
-    b = b.copy()
-    if not suit(loss, S, Y) or not _core.best_intercept(S.shape, S.T, Y.T, weight, b):
-        return None
-    return b
 
 
 def point(loss: Loss, S: Array, Y: Array, weight: Array, b: Array, intercept: bool) -> Point | None:
@@ -63,11 +55,3 @@ def balanced(
     out, step = np.empty(V.shape, order="F"), np.zeros(V.shape[1])
     found = _core.balance(V.shape, rounds, V.T, P.T, weight, out.T, step)
     return (out, step) if found else None
-
-
-def confined(loss: Loss, V: Array, Y: Array, weight: Array) -> Array | None:
-    """`V` within the bounds of the loss, where nothing but rounding is beyond."""
-    if not suit(loss, V, Y):
-        return None
-    out = np.empty(V.shape, order="F")
-    return out if _core.confine(V.shape, V.T, Y.T, weight, out.T) else None

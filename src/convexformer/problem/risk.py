@@ -116,8 +116,6 @@ class EmpiricalRisk:
         if not self.intercept:
             return np.zeros(S.shape[1])
         closed = self.loss.intercept(S, self.Y, self.weight)
-        if closed is None:
-            closed = intercepts.best(self.loss, S, self.Y, self.weight, b)
         if closed is not None:
             return closed
         phi, e, size, H = self._slope(S, b)
@@ -226,9 +224,6 @@ class EmpiricalRisk:
 
     def _inside(self, V: Array) -> Array:
         """`V` moved within bounds."""
-        found = intercepts.confined(self.loss, V, self.Y, self.weight)
-        if found is not None:
-            return found
         lower, upper = self.bounds
         inside = np.minimum(np.maximum(V, lower), upper)
         off = inside - V
