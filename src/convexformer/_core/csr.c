@@ -1,7 +1,7 @@
 /* Rows that are mostly zero by their entries, compiled: what nonzeros.py asks for. */
 
 #include "common.h"
-#include <stdint.h>
+#include "entries.h"
 #include <stdlib.h>
 
 enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, SUM };
@@ -11,17 +11,17 @@ enum { START, COLUMN, VALUE, WEIGHT, PLACE, Q, SUM };
 /* Q += sum_i weight_i x_i x_i' and sum += sum_i weight_i x_i, x the entries of row i that have a
    place in Q; places ascend with columns. Some rows of Q at a time, their lower half, then the
    other. 0 where memory is short. */
-static int add(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t p)
+static int add(const Entries *X, void **at, Py_ssize_t p)
 {
-    const int32_t *start = at[START], *column = at[COLUMN], *place = at[PLACE];
-    const double *value = at[VALUE], *weight = at[WEIGHT];
+    const int32_t *start = X->start, *column = X->column, *place = at[PLACE];
+    const double *value = X->value, *weight = at[WEIGHT];
     double *q = at[Q], *sum = at[SUM];
-    Py_ssize_t *here = malloc((columns + 1) * sizeof *here);
-    double *x = malloc((columns + 1) * sizeof *x);
+    Py_ssize_t *here = malloc((X->columns + 1) * sizeof *here);
+    double *x = malloc((X->columns + 1) * sizeof *x);
     const int enough = here != NULL && x != NULL;
     const Py_ssize_t band = p > BAND ? 1 : BAND / (p + 1) + 1;
     for (Py_ssize_t first = 0; enough && first < p; first += band)
-        for (Py_ssize_t i = 0; i < rows; i++) {
+        for (Py_ssize_t i = 0; i < X->rows; i++) {
             Py_ssize_t n = 0;
             for (int32_t l = start[i]; l < start[i + 1]; l++) {
                 const int32_t to = place[column[l]];
@@ -84,44 +84,6 @@ VECTORISED static Py_ssize_t list(void **at, Py_ssize_t rows, Py_ssize_t columns
     return n;
 }
 
-/* Products ------------------------------------------------------------------------------------- */
-
-/* F (c, rows) = X Z of Z (c, columns) */
-static void predict(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t c, const double *Z,
-                    double *F)
-{
-    const int32_t *start = at[START], *column = at[COLUMN];
-    const double *value = at[VALUE];
-    for (Py_ssize_t r = 0; r < c; r++, Z += columns, F += rows)
-        for (Py_ssize_t i = 0; i < rows; i++) {
-            double sum = 0;
-            for (int32_t l = start[i]; l < start[i + 1]; l++)
-                sum += value[l] * Z[column[l]];
-            F[i] = sum;
-        }
-}
-
-/* M (c, columns) += V X of V (c, rows), two of these at a time. */
-static void correlate(void **at, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t c, const double *V,
-                      double *M)
-{
-    const int32_t *start = at[START], *column = at[COLUMN];
-    const double *value = at[VALUE];
-    for (; c > 1; c -= 2, V += 2 * rows, M += 2 * columns)
-        for (Py_ssize_t i = 0; i < rows; i++) {
-            const double v = V[i], w = V[rows + i];
-            for (int32_t l = start[i]; l < start[i + 1]; l++) {
-                M[column[l]] += v * value[l];
-                M[columns + column[l]] += w * value[l];
-            }
-        }
-    for (Py_ssize_t i = 0; i < rows && c > 0; i++) {
-        const double v = V[i];
-        for (int32_t l = start[i]; l < start[i + 1]; l++)
-            M[column[l]] += v * value[l];
-    }
-}
-
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
 KERNEL(csr_entries)
@@ -141,19 +103,6 @@ KERNEL(csr_entries)
     return finish(&of, DONE, "n", found);
 }
 
-/* Whether rows begin where others end, and columns are there. */
-VECTORISED static int is_sound(void **at, Py_ssize_t rows, Py_ssize_t entries, Py_ssize_t columns)
-{
-    const int32_t *start = at[START], *column = at[COLUMN];
-    const int32_t width = columns < INT32_MAX ? (int32_t)columns : INT32_MAX;
-    int sound = start[0] == 0 && start[rows] == entries;
-    for (Py_ssize_t i = 0; i < rows; i++)
-        sound &= (start[i] <= start[i + 1]) & (start[i + 1] - start[i] <= width);
-    for (Py_ssize_t l = 0; l < entries; l++)
-        sound &= (column[l] >= 0) & (column[l] < width);
-    return sound;
-}
-
 /* A product with c columns of numbers, to as many. */
 static PyObject *multiply(PyObject *args, int transposed)
 {
@@ -168,10 +117,11 @@ static PyObject *multiply(PyObject *args, int transposed)
                                 c * (transposed ? columns : rows)};
     if (!get_arrays(args, 1, "iiddd", sizes, 4, &of))
         return NULL;
+    const Entries X = {rows, columns, of.at[START], of.at[COLUMN], of.at[VALUE]};
     Py_BEGIN_ALLOW_THREADS
-    sound = is_sound(of.at, rows, entries, columns);
+    sound = is_sound(&X, entries);
     if (sound)
-        (transposed ? correlate : predict)(of.at, rows, columns, c, of.at[3], of.at[4]);
+        (transposed ? correlate_by_entries : predict_by_entries)(&X, c, of.at[3], of.at[4]);
     Py_END_ALLOW_THREADS
     return finish(&of, sound ? DONE : UNSOUND, "");
 }
@@ -191,12 +141,13 @@ KERNEL(csr_gram)
     const Py_ssize_t sizes[] = {rows + 1, entries, entries, rows, columns, p * p, p};
     if (!get_arrays(args, 1, "iiddidd", sizes, Q, &of))
         return NULL;
+    const Entries X = {rows, columns, of.at[START], of.at[COLUMN], of.at[VALUE]};
     const int32_t *place = of.at[PLACE];
     Py_BEGIN_ALLOW_THREADS
-    int sound = is_sound(of.at, rows, entries, columns);
+    int sound = is_sound(&X, entries);
     for (Py_ssize_t j = 0; j < columns; j++)
         sound &= place[j] < p;
-    done = sound ? add(of.at, rows, columns, p) : UNSOUND;
+    done = sound ? add(&X, of.at, p) : UNSOUND;
     Py_END_ALLOW_THREADS
     return finish(&of, done, "");
 }

@@ -354,8 +354,9 @@ static int run(Newton *at, Columns *X, Py_ssize_t entries, Py_ssize_t width, voi
                int *found, double *left)
 {
     double *numbers = NULL;
+    const Entries given = {X->N, width, of[START], of[COLUMN], of[VALUE]};
     int done = entries < 0 ? take(width, of[VALUE], of[PLACE], of[CENTER], X)
-                           : choose(entries, width, of[START], of[COLUMN], of[VALUE], of[PLACE], X);
+                           : choose(&given, entries, of[PLACE], X);
     if (done == DONE)
         done = reserve(at, &numbers);
     if (done == DONE) {
@@ -368,9 +369,9 @@ static int run(Newton *at, Columns *X, Py_ssize_t entries, Py_ssize_t width, voi
     free(at->rows);
     free(at->first);
     free(X->room);
-    free(X->start);
-    free(X->column);
-    free(X->value);
+    free(X->entries.start);
+    free(X->entries.column);
+    free(X->entries.value);
     return done;
 }
 
