@@ -2,6 +2,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdarg.h>
 
 /* Where the compiler can, one version for each level of processors: by what these can do, as the
    name of a maker's (arch=haswell) would leave out all others'. */
