@@ -22,10 +22,8 @@ from convexformer.solvers.solve import Extrapolation
 
 STRATEGIES = ("block-descent", "compiled-newton", "gradient", "newton-cg")
 LOSS_KERNELS = (
-    "best_intercept",
     "loss_point",
     "balance",
-    "confine",
     "logistic_expansion",
     "logistic_dual",
     "softmax_expansion",

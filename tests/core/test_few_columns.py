@@ -43,9 +43,9 @@ def test_sizes_must_be_those_of_arrays(compiled):
         (1 << 40, 1 << 40, 3),
         (4, 5, 17),
     ):
-        with pytest.raises(ValueError, match=r"expected|must be"):
+        with pytest.raises(ValueError, match=r"expected|out of range"):
             multiply(shape, False, A, Z, F)
     with pytest.raises(ValueError, match="expected"):
         multiply((4, 5, 3), True, A, Z, F)
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError, match="out of range"):
         multiply((4, 5, 17), True, A, np.ones((4, 17)), np.ones((5, 17)))

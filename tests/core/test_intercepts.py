@@ -7,7 +7,7 @@ from tests.generated import small
 from convexformer import _core
 from convexformer._core import _numpy
 
-KERNELS = ("best_intercept", "loss_point", "balance")
+KERNELS = ("loss_point", "balance")
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -33,18 +33,16 @@ def some_scores(problem, scale=1.0):
 def test_compiled_intercepts_are_numpys(name, c, weighted, scale, monkeypatch):
     problem = small(name, c=c, weighted=weighted).problem()
     S = np.asfortranarray(some_scores(problem, scale))
-    start = np.linspace(-1.0, 1.0, c) - (0.5 if c == 1 else 0.0)
     assert problem.risk._compiled
     found = []
     for compiled in (True, False):
         in_numpy(monkeypatch, not compiled)
-        b = problem.risk.best_intercept(S, start)
         parts = problem.loss.expansion(S + problem.null.b, problem.Y)[1:]
         V, step = problem.risk.balancing(*parts)
-        found.append((b - b.mean() * (c > 1), V, step, problem.risk._inside(V)))
+        found.append((V, step))
     for here, there in zip(*found, strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(found[0][1].sum(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(found[0][0].sum(axis=0), 0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -100,12 +98,6 @@ def test_what_is_beyond_bounds_is_drawn_inside(name, c):
 
 def test_compiled_intercepts_refuse_arrays_of_other_sizes():
     F, b = np.zeros(4), np.zeros(1)
-    for way, arrays in (
-        (_core.best_intercept, (F, F, F[1:], b)),
-        (_core.confine, (F, F, F, F[1:])),
-    ):
-        with pytest.raises(ValueError, match="numbers of type"):
-            way((4, 1), *arrays)
     with pytest.raises(ValueError, match="numbers of type"):
         _core.loss_point((4, 1), 2, F, F, F, b, F, F[1:])
     with pytest.raises(ValueError, match="range"):

@@ -270,22 +270,10 @@ def test_arrays_of_tokens_must_fit():
     unit, packed = np.ones(2), np.empty((2, 3, 8), np.int16)
     for j, wrong in ((0, 3), (1, 4), (2, 9), (1, 0), (0, -1)):
         shape = tuple(wrong if i == j else size for i, size in enumerate((2, 3, 8)))
-        with pytest.raises(ValueError, match=r"expected|must fit"):
+        with pytest.raises(ValueError, match=r"expected|out of range"):
             _core.prepare_tokens(A, gram, unit, packed, shape)
     with pytest.raises(ValueError, match="expected"):
         _core.prepare_tokens(A, gram, unit, packed.astype(np.int32), (2, 3, 8))
-
-
-@pytest.mark.parametrize("advised", [True, False])
-@pytest.mark.parametrize("size", [100, 1 << 24])
-def test_large_arrays_are_as_good_as_others(size, advised, monkeypatch):
-    if not advised:  # a system that has no huge pages
-        monkeypatch.setattr(block_descent.mmap, "MADV_HUGEPAGE", -1, raising=False)
-    A = block_descent._aligned((size // 64, 64), np.int16)
-    assert A.shape == (size // 64, 64) and A.dtype == np.int16 and A.flags.writeable
-    assert A.ctypes.data % 64 == 0
-    A[:] = 7
-    assert (A == 7).all()
 
 
 def test_tokens_are_packed_where_that_is_quicker(monkeypatch):
@@ -341,10 +329,10 @@ def test_rows_become_columns():
     np.testing.assert_allclose(A[1, :, 8:53], 2 * root * (X[:, :3] - center[1]).T, rtol=1e-6)
     assert not A[:, :, :8].any() and not A[:, :, 53:].any()
     for j, wrong in ((0, 44), (1, 35), (2, 3), (3, 4), (4, 16), (4, -1), (5, 59)):
-        with pytest.raises(ValueError, match=r"expected|within"):
+        with pytest.raises(ValueError, match=r"expected|out of range"):
             _core.transpose_tokens(*given, (*shape[:j], wrong, *shape[j + 1 :]))
     for wrong in (groups + np.int32(1), groups - np.int32(1)):
-        with pytest.raises(ValueError, match="within"):
+        with pytest.raises(ValueError, match="out of range"):
             _core.transpose_tokens(X, wrong, *given[2:], shape)
 
 
@@ -463,7 +451,7 @@ def test_arrays_that_do_not_fit_are_refused():
     good, _, _ = state()
     wrongs = ((0, good[0][:-1]), (1, good[0]), (3, good[3][1:]), (6, good[6].astype(np.float32)))
     for j, wrong in (*wrongs, (2, (*good[2][:5], False))):
-        with pytest.raises(ValueError, match=r"expected|every token|Sizes"):
+        with pytest.raises(ValueError, match=r"expected|every token|out of range"):
             _core.block_descent(*good[:j], wrong, *good[j + 1 :])
     with pytest.raises((ValueError, BufferError)):
         _core.block_descent(*good[:6], good[6].transpose(0, 2, 1), *good[7:])

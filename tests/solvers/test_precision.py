@@ -5,7 +5,7 @@ import pytest
 from tests.raw import LOSSES, Raw
 
 from convexformer.solvers import Solution, Status, solve
-from convexformer.solvers.solution import PATIENCE, Progress
+from convexformer.solvers.solution import Progress
 
 PENALTIES = {"token-output": 1, "token": 3}  # and numbers of outputs
 MOST_ITERATIONS = 1000  # of a solve that ends by itself; a stuck one takes as many as it may
@@ -74,4 +74,4 @@ def test_progress_is_a_smaller_gap_or_a_lower_objective():
     assert not any(falling.ended(0.5, 1.0 - 1e-12 * step) for step in range(50))
     assert not any(closing.ended(0.8**step, 1.0) for step in range(50))
     still = Progress()
-    assert [still.ended(0.5, 1.0) for _ in range(PATIENCE + 1)] == [False] * PATIENCE + [True]
+    assert [still.ended(0.5, 1.0) for _ in range(4)] == [False] * 3 + [True]

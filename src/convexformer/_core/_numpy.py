@@ -1,8 +1,9 @@
 r"""The kernels in NumPy: what stands in for ``_compiled`` where nothing was compiled.
 
-Every function takes the same arrays as its compiled twin (``module.c``) and writes to the same
-ones. Kernels of losses with an intercept and Newton's method decline here, by a return value that
-says so: the general methods of `problem` and `solvers` do their work.
+Every function takes the same arrays as its compiled twin and writes to the same ones, which come
+last, as a rule; docstrings are for both. Arrays are contiguous. Kernels of losses with an intercept
+and Newton's method decline here, by a return value that says so: the general methods of `problem`
+and `solvers` do their work.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
+Matrices = NDArray | tuple[NDArray, ...]  # one for every token
+Shape = tuple[int, ...]
 
 __all__ = [
     "balance",
-    "best_intercept",
     "block_descent",
-    "confine",
     "csr_correlate",
     "csr_entries",
     "csr_gram",
@@ -50,7 +51,7 @@ TINY, BELOW_ONE = np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg  # for loga
 
 
 def wide_registers() -> bool:
-    """Whether tokens in int16 are read in half the time of float32: not in NumPy."""
+    """Whether the processor has AVX-512: then reading int16 takes half the time of float32."""
     return False
 
 
@@ -58,9 +59,9 @@ def wide_registers() -> bool:
 
 
 def block_descent(
-    tokens: NDArray | tuple[NDArray, ...],
-    grams: Floats | tuple[Floats, ...],
-    shape: tuple[int, int, int, int, int, bool],
+    tokens: Matrices,
+    grams: Matrices,
+    shape: Shape,
     step: Array,
     limit: Array,
     square: Array,
@@ -76,38 +77,41 @@ def block_descent(
     are ``(d, N)``, or else rows of the Gram matrix of all of them.
     """
     _, _, c, _, part, in_samples = shape
-    found = []
+    value = gap = 0.0
     for j, first in enumerate(range(0, c, part)):
         one = slice(first, first + part)
-        at = _Part(tokens, grams, in_samples, step, limit, Z[:, one], M[:, one], float(square[j]))
-        found.append(at.run(sweeps))
-        square[j] = at.square
-    return sum(value for value, _ in found), sum(gap for _, gap in found)
+        at = _Part(tokens, grams, bool(in_samples), step, limit, Z[:, one], M[:, one])
+        square[j] = at.run(float(square[j]), sweeps)
+        more = at.measure(float(square[j]))
+        value, gap = value + more[0], gap + more[1]
+    return value, gap
 
 
 @dataclass
 class _Part:
     """Outputs that share tokens."""
 
-    tokens: NDArray | tuple[NDArray, ...]
-    grams: Floats | tuple[Floats, ...]
+    tokens: Matrices
+    grams: Matrices
     in_samples: bool
     step: Array
     limit: Array
     Z: Array
     M: Array
-    square: float
 
-    def run(self, sweeps: int) -> tuple[float, float]:
-        trail = [(self.Z.copy(), self._unchanged())]
+    def run(self, square: float, sweeps: int) -> float:
+        """Sweeps, and where they lead; returns the square of v there."""
+        Z, M = self.Z, self.M
+        points, changes = [Z.copy()], [np.zeros((Z.shape[1], self.tokens[0].shape[1]))]
         for sweep in range(sweeps):
-            e = trail[-1][1].copy()
-            self._sweep(e, sweep == 0)
-            trail.append((self.Z.copy(), e))
-        return self._arrive(trail[0][0], self._extrapolate(trail))
-
-    def _unchanged(self) -> Array:
-        return np.zeros((self.Z.shape[1], self.tokens[0].shape[1]))
+            changes.append(changes[-1].copy())
+            self._sweep(changes[-1], sweep == 0)
+            points.append(Z.copy())
+        e = self._extrapolate(np.array(points), np.array(changes[1:]))
+        change = np.array([self._correlated(k, e) for k in range(len(M))])
+        square -= float(np.sum((Z - points[0]) * (2 * M + change)))
+        M += change
+        return max(square, 0.0)
 
     def _sweep(self, e: Array, new: bool) -> None:
         """Every token that is in use, or may be if they may be `new`, to its best."""
@@ -121,17 +125,8 @@ class _Part:
             Z[k] += move
             e -= self._spread(k, move)
 
-    def _arrive(self, start: Array, e: Array) -> tuple[float, float]:
-        """Bring correlations up to date with the change `e` since `start`."""
-        Z, M = self.Z, self.M
-        change = np.array([self._correlated(k, e) for k in range(len(M))])
-        self.square -= float(np.sum((Z - start) * (2 * M + change)))
-        self.square = max(self.square, 0.0)
-        M += change
-        return self._measure()
-
     def _correlated(self, k: int, e: Array) -> Array:
-        """By how much `e` changes the correlations of token k."""
+        """By how much the change `e` changes the correlations of token k."""
         if self.in_samples:
             return np.asarray(e.astype(np.float32) @ self.tokens[k].T, dtype=float)
         d = self.Z.shape[2]
@@ -141,34 +136,32 @@ class _Part:
         """What a move of token k changes."""
         return np.asarray(move.astype(np.float32 if self.in_samples else float) @ self.tokens[k])
 
-    def _extrapolate(self, trail: list[tuple[Array, Array]]) -> Array:
+    def _extrapolate(self, points: Array, changes: Array) -> Array:
         """To the affine combination of points whose moves cancel best, if that is better.
 
         A token that was let go stays so. Returns the change e there.
         """
-        Z, e = self.Z, trail[-1][1]
-        points = np.array([point.ravel() for point, _ in trail])
-        share = anderson_shares(np.diff(points, axis=0))
-        there = (share @ points[1:]).reshape(Z.shape)
-        changed = np.tensordot(share, np.array([e for _, e in trail[1:]]), axes=1)
+        Z, e = self.Z, changes[-1]
+        share = _anderson_shares(np.diff(points, axis=0).reshape(len(changes), -1))
+        there, changed = (np.tensordot(share, of, axes=1) for of in (points[1:], changes))
         gone = ~np.any(Z, axis=(1, 2)) & np.any(there, axis=(1, 2))
         for k in np.flatnonzero(gone).tolist():
             changed += self._spread(k, there[k])
             there[k] = 0.0
         # By how much the objective rises: not the difference of two values, which would round.
-        if self.in_samples:
-            bent = np.sum((changed - e) * (changed + e))
-        else:
-            bent = -np.sum((there - Z).transpose(1, 0, 2).reshape(e.shape) * (changed + e))
+        move = there - Z
+        in_coefficients = -move.transpose(1, 0, 2).reshape(len(e), -1)
+        bent = (changed - e if self.in_samples else in_coefficients) * (changed + e)
         total = np.maximum(_norms(there) + _norms(Z), 1e-300)
-        shrunk = np.einsum("kcd,kcd->k", there - Z, there + Z) / total
-        if 0.5 * bent - np.sum(self.M * (there - Z)) + self.limit @ shrunk < 0:
+        shrunk = np.sum(move * (there + Z), axis=(1, 2)) / total
+        if 0.5 * np.sum(bent) - np.sum(self.M * move) + self.limit @ shrunk < 0:
             Z[:] = there
             return np.asarray(changed)
         return e
 
-    def _measure(self) -> tuple[float, float]:
-        limit, square, norms = self.limit, self.square, _norms(self.M)
+    def measure(self, square: float) -> tuple[float, float]:
+        """The objective and its gap."""
+        limit, norms = self.limit, _norms(self.M)
         penalty, inner = float(limit @ _norms(self.Z)), float(np.sum(self.Z * self.M))
         scale = float(np.min(limit / np.maximum(norms, 1e-9 * limit)))
         if square > 0:  # the best place on the ray of the dual point, if it is in the norm ball
@@ -194,23 +187,16 @@ def _norms(Z: Array) -> Array:
     return np.sqrt(np.einsum("kcd,kcd->k", Z, Z))
 
 
-def anderson_shares(moves: NDArray[np.floating]) -> Array:
-    """Shares, which sum to 1, with which moves ``(..., depth, size)`` cancel best."""
-    C = (moves @ np.swapaxes(moves, -1, -2)).astype(float)
-    ridge = NOISE * np.trace(C, axis1=-2, axis2=-1) + 1e-300
-    C += ridge[..., None, None] * np.eye(moves.shape[-2])
-    x = np.linalg.solve(C, np.ones((*C.shape[:-1], 1)))[..., 0]
-    return np.asarray(x / x.sum(axis=-1, keepdims=True))
+def _anderson_shares(moves: Array) -> Array:
+    """Shares, which sum to 1, with which moves ``(depth, size)`` cancel best."""
+    C = moves @ moves.T
+    C += (NOISE * np.trace(C) + 1e-300) * np.eye(len(C))
+    x = np.linalg.solve(C, np.ones(len(C)))
+    return np.asarray(x / x.sum())
 
 
 def transpose_tokens(
-    X: Array,
-    groups: NDArray[np.int32],
-    center: Array,
-    factor: Array,
-    root: Array,
-    A: Floats,
-    shape: tuple[int, int, int, int, int, int],
+    X: Array, groups: Integers, center: Array, factor: Array, root: Array, A: Floats, shape: Shape
 ) -> None:
     """Some groups of the columns of `X` ``(rows, width)`` as rows of `A` ``(n, d, N)``.
 
@@ -224,11 +210,7 @@ def transpose_tokens(
 
 
 def prepare_tokens(
-    A: Floats,
-    gram: Floats,
-    unit: Array,
-    packed: NDArray[np.int16] | None,
-    shape: tuple[int, int, int],
+    A: Floats, gram: Floats, unit: Array, packed: NDArray[np.int16] | None, shape: Shape
 ) -> None:
     """Gram matrices of tokens `A` ``(n, d, N)``, and, unless it is None, tokens packed.
 
@@ -248,10 +230,12 @@ def prepare_tokens(
 # Products with X
 
 
-def csr_entries(
-    shape: tuple[int, int, int], X: NDArray, end: Integers, column: Integers, value: Array
-) -> int:
-    """List the entries of `X` ``(rows, columns)`` that are not zero; -1 if `room` is too small."""
+def csr_entries(shape: Shape, X: NDArray, end: Integers, column: Integers, value: Array) -> int:
+    """List what is not zero of `X` ``(rows, columns)``: where rows end, columns and values.
+
+    Returns how many there are, or -1 where they, and one more, find no `room`, the last of the
+    `shape`.
+    """
     rows, columns, room = shape
     row, place = np.nonzero(X.reshape(rows, columns))
     count = len(row)
@@ -263,31 +247,24 @@ def csr_entries(
 
 
 def csr_predict(
-    shape: tuple[int, int, int, int],
-    start: Integers,
-    column: Integers,
-    value: Array,
-    Z: Array,
-    F: Array,
+    shape: Shape, start: Integers, column: Integers, value: Array, Z: Array, F: Array
 ) -> None:
-    """``F (c, rows) = X Z`` of `Z` ``(c, columns)``."""
+    """``F (c, rows) = X Z`` of `Z` ``(c, columns)``.
+
+    The `shape` is ``(rows, entries, columns, c)``.
+    """
     F[...] = (_csr(shape, start, column, value) @ Z.T).T
 
 
 def csr_correlate(
-    shape: tuple[int, int, int, int],
-    start: Integers,
-    column: Integers,
-    value: Array,
-    V: Array,
-    M: Array,
+    shape: Shape, start: Integers, column: Integers, value: Array, V: Array, M: Array
 ) -> None:
     """``M (c, columns) += X' V`` of `V` ``(c, rows)``."""
     M += (_csr(shape, start, column, value).T @ V.T).T
 
 
 def csr_gram(
-    shape: tuple[int, int, int, int],
+    shape: Shape,
     start: Integers,
     column: Integers,
     value: Array,
@@ -296,20 +273,23 @@ def csr_gram(
     Q: Array,
     q: Array,
 ) -> None:
-    """``Q += X' diag(w) X`` and ``q += X' w`` of the columns that have a place in `Q`."""
+    """``Q += X' diag(w) X`` and ``q += X' w`` of the columns that have a place in `Q`.
+
+    Places ascend with columns; others are -1.
+    """
     A = _csr(shape, start, column, value)[:, place >= 0]
     Q += (A.T @ A.multiply(weight[:, None])).toarray()
     q += A.T @ weight
 
 
-def _csr(shape: tuple[int, int, int, int], start: Integers, column: Integers, value: Array):  # type: ignore[no-untyped-def]
+def _csr(shape: Shape, start: Integers, column: Integers, value: Array):  # type: ignore[no-untyped-def]
     from scipy.sparse import csr_array  # where it is needed: it takes a while to import
 
     return csr_array((value, column, start), shape=(shape[0], shape[2]))
 
 
 def predict_and_correlate(
-    shape: tuple[int, int, int, int],
+    shape: Shape,
     X: NDArray,
     Z: Array,
     target: Array,
@@ -319,7 +299,10 @@ def predict_and_correlate(
     V: Array,
     M: Array,
 ) -> None:
-    """``F = X Z``, ``V = weight (target - F)``, and to `M` is added ``(V, other)' X``."""
+    """``F = X Z``, ``V = weight (target - F)``, and to `M` is added ``(V, other)' X``.
+
+    The `shape` is ``(rows, p, c, others)``, c up to 4; for one there is an other (1), or none (0).
+    """
     rows, p, c, others = shape
     A, scores, left = X.reshape(rows, p), F.reshape(rows, c), V.reshape(rows, c)
     scores[...] = A @ Z.reshape(p, c)
@@ -330,7 +313,7 @@ def predict_and_correlate(
 
 
 def gram_of_columns(
-    shape: tuple[int, int, int, int, int, int],
+    shape: Shape,
     doubles: bool,
     X: NDArray,
     group: Integers,
@@ -342,7 +325,9 @@ def gram_of_columns(
 ) -> None:
     """``Q += B' A`` and ``q += B' beside`` of columns A of some groups of `X`.
 
-    Less their `center`, and times the `root` of samples' weights; B are the first `own` of A.
+    Less their `center`, and times the `root` of samples' weights; B are the first `own` of A. The
+    `shape` is ``(rows, width, n, d, own, padded)``: `Q` and `q` have columns up to a multiple of
+    16, or 8 in doubles, and what there is beside A and B means nothing.
     """
     rows, width, n, d, own, _ = shape
     for first in range(0, rows, BLOCK_ROWS):
@@ -355,19 +340,15 @@ def gram_of_columns(
             q[:own] += B[:, :own].T @ (root[part] * beside[part])
 
 
-def few_columns_product(
-    shape: tuple[int, int, int], transposed: bool, X: Array, by: Array, out: Array
-) -> None:
-    """``X by``, or ``X' by``."""
+def few_columns_product(shape: Shape, transposed: bool, X: Array, by: Array, out: Array) -> None:
+    """``X by`` of `X` ``(N, p)``, c up to 4, or, transposed, ``X' by``, c up to 16."""
     out[...] = (X.T if transposed else X) @ by
 
 
 # Losses
 
 
-def logistic_expansion(
-    shape: tuple[int, int], F: Array, Y: Array, value: Array, V: Array, H: Array
-) -> None:
+def logistic_expansion(shape: Shape, F: Array, Y: Array, value: Array, V: Array, H: Array) -> None:
     """A logistic loss, minus its slope, and its curvature."""
     small, margin = np.exp(-np.abs(F)), Y * F
     share = 1.0 / (1.0 + small)
@@ -376,15 +357,13 @@ def logistic_expansion(
     H[...] = small * share * share
 
 
-def logistic_dual(shape: tuple[int, int], V: Array, Y: Array, value: Array) -> None:
+def logistic_dual(shape: Shape, V: Array, Y: Array, value: Array) -> None:
     """Minus the conjugate of a logistic loss at ``-V``."""
     q = Y * V
     value[...] = -q * np.log(np.maximum(q, TINY)) - (1 - q) * np.log1p(-np.minimum(q, BELOW_ONE))
 
 
-def softmax_expansion(
-    shape: tuple[int, int], F: Array, Y: Array, value: Array, V: Array, P: Array
-) -> None:
+def softmax_expansion(shape: Shape, F: Array, Y: Array, value: Array, V: Array, P: Array) -> None:
     """Cross-entropy, minus its slopes, and probabilities; arrays are ``(c, rows)``."""
     size = F - np.sum(F * Y, axis=0)  # relative to the score of the true class
     top = size.max(axis=0)
@@ -399,7 +378,7 @@ def softmax_expansion(
     V[...] = Y * np.where(likely, rest, 1.0 - P) - (1.0 - Y) * P
 
 
-def softmax_dual(shape: tuple[int, int], V: Array, Y: Array, value: Array) -> None:
+def softmax_dual(shape: Shape, V: Array, Y: Array, value: Array) -> None:
     """Minus the conjugate of a cross-entropy at ``-V``; arrays are ``(c, rows)``."""
     Q = np.maximum(Y - V, 0.0)  # where Y = 1 this is near 1, and log1p keeps its distance from 1
     logs = np.log(np.maximum(Q, TINY))
@@ -407,37 +386,37 @@ def softmax_dual(shape: tuple[int, int], V: Array, Y: Array, value: Array) -> No
     value[...] = -np.sum(logs * Q, axis=0).reshape(value.shape)
 
 
-def best_intercept(shape: tuple[int, int], S: Array, Y: Array, weight: Array, b: Array) -> bool:
-    """Declines: ``problem`` finds the best intercept of any loss."""
-    return False
-
-
 def loss_point(
-    shape: tuple[int, int],
-    rounds: int,
-    S: Array,
-    Y: Array,
-    weight: Array,
-    b: Array,
-    F: Array,
-    V: Array,
+    shape: Shape, rounds: int, S: Array, Y: Array, weight: Array, b: Array, F: Array, V: Array
 ) -> tuple[bool, float, bool]:
-    """Declines."""
+    """Where it is compiled: ``F = S + b``, the loss there, and its dual point `V`; here declines.
+
+    Returns whether `V` was found, made to sum to zero in some `rounds` and within bounds; the loss;
+    and whether `b` is the best intercept. Arrays are ``(c, N)``; c = 1 is a logistic loss, more a
+    softmax.
+    """
     return False, np.nan, False
 
 
 def balance(
-    shape: tuple[int, int], rounds: int, V: Array, P: Array, weight: Array, out: Array, step: Array
+    shape: Shape, rounds: int, V: Array, P: Array, weight: Array, out: Array, step: Array
 ) -> bool:
-    """Declines."""
-    return False
+    """Where it is compiled: `V` weighted, and made to sum to zero; here declines.
 
-
-def confine(shape: tuple[int, int], V: Array, Y: Array, weight: Array, out: Array) -> bool:
-    """Declines."""
+    That is by steps of intercepts along the curvature of probabilities `P`, which add up in `step`.
+    Returns whether there is curvature.
+    """
     return False
 
 
 def newton(*arrays: object) -> tuple[bool, float]:
-    """Declines: Newton's method of ``solvers`` is for any loss."""
+    """Where it is compiled: proximal Newton method for a logistic loss or a softmax; here declines.
+
+    Takes ``(N, n, d, c, blocks, entries, width), start, column, X, place, center, Y, weight, limit,
+    F, Z, b, intercept, goal, seconds``. It goes on from `Z` with scores `F`; in place are `Z` and
+    `b`, to which moves of the intercepts are added. X is dense where entries is -1; those of its
+    columns count that have a place, less their center. It is done where the gap, which is also
+    returned, is below its goal, or where that would take more seconds: then the next call may go on
+    from there.
+    """
     return False, np.inf

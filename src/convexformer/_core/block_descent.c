@@ -236,49 +236,35 @@ int run_cycle(Round *at, double *value, double *gap)
 
 /* Arrays of Python ---------------------------------------------------------------------------- */
 
-#define ARRAYS 5 /* besides tokens and their Gram matrices */
-
-/* n matrices of `size` numbers, in one array or a tuple of n; says how many views that takes, or
-   -1, and then leaves none. */
-static Py_ssize_t get_all(PyObject *given, Py_ssize_t n, Py_ssize_t size, char type,
-                          Py_buffer *views, const void **matrices)
+/* Matrices of `size` numbers, one for every token; 0, and an error, where there are others. */
+static int get_matrices(PyObject *given, Py_ssize_t n, Py_ssize_t size, char type,
+                        Py_buffer *views, const void **matrices)
 {
-    Py_ssize_t n_views = 0;
-    if (!PyTuple_Check(given)) {
-        if (!get(given, views, type, n * size, 0))
-            return -1;
-        const char *start = views->buf;
-        for (Py_ssize_t k = 0; k < n; k++)
-            matrices[k] = start + k * size * views->itemsize;
-        return 1;
+    for (Py_ssize_t k = 0; k < n; k++) {
+        PyObject *matrix = PySequence_GetItem(given, k);
+        const int found = get(matrix, views + k, type, size, 0);
+        Py_XDECREF(matrix);
+        if (!found) {
+            release(k, views);
+            return 0;
+        }
+        matrices[k] = views[k].buf;
     }
-    if (PyTuple_Size(given) != n) {
-        PyErr_SetString(PyExc_ValueError, "There must be a matrix for every token.");
-        return -1;
-    }
-    for (; n_views < n; n_views++) {
-        if (!get(PyTuple_GetItem(given, n_views), views + n_views, type, size, 0))
-            break;
-        matrices[n_views] = views[n_views].buf;
-    }
-    if (n_views == n)
-        return n;
-    while (n_views > 0)
-        PyBuffer_Release(views + --n_views);
-    return -1;
+    return 1;
 }
 
 /* Whether tokens are int16. */
 static int is_packed(PyObject *tokens)
 {
     Py_buffer view;
-    PyObject *array = PyTuple_Check(tokens) ? PyTuple_GetItem(tokens, 0) : tokens;
-    if (array == NULL || PyObject_GetBuffer(array, &view, PyBUF_FORMAT) < 0) {
-        PyErr_Clear(); /* whoever reads them will say so */
-        return 0;
+    PyObject *first = PySequence_GetItem(tokens, 0);
+    int packed = 0;
+    if (first != NULL && PyObject_GetBuffer(first, &view, PyBUF_FORMAT) == 0) {
+        packed = view.format[0] == 'h';
+        PyBuffer_Release(&view);
     }
-    const int packed = view.format[0] == 'h';
-    PyBuffer_Release(&view);
+    Py_XDECREF(first);
+    PyErr_Clear(); /* whoever reads them will say so */
     return packed;
 }
 
@@ -291,55 +277,43 @@ static int too_large(const Round *at)
 
 KERNEL(block_descent)
 {
-    PyObject *tokens, *grams, *given[ARRAYS];
-    Round at = {.sweeps = SWEEPS};
-    if (!PyArg_ParseTuple(args, "OO(nnnnnp)OOOOO|n", &tokens, &grams, &at.n, &at.d, &at.c, &at.N,
-                          &at.part, &at.in_samples, given, given + 1, given + 2, given + 3,
-                          given + 4, &at.sweeps))
+    PyObject *tokens = PyTuple_GetItem(args, 0), *grams = PyTuple_GetItem(args, 1);
+    Round at;
+    Arrays of;
+    double value = NAN, gap = NAN;
+    int done;
+    if (!get_shape(args, 2, "nnnnnp", &at.n, &at.d, &at.c, &at.N, &at.part, &at.in_samples))
         return NULL;
+    at.sweeps = PyTuple_Size(args) > 8 ? get_int(args, 8) : SWEEPS;
     if (at.sweeps < 1 || at.sweeps > SWEEPS)
         return PyErr_Format(PyExc_ValueError, "There must be 1 to %d sweeps.", SWEEPS);
     if (at.n < 1 || at.d < 1 || at.c < 1 || at.N < 1 || (at.part != at.c && at.part != 1) ||
         (!at.in_samples && at.N != at.n * at.d) || too_large(&at))
-        return PyErr_Format(PyExc_ValueError, "Sizes must be positive, and fit.");
-    const Py_ssize_t size = at.n * at.d * at.c;
-    const Py_ssize_t sizes[ARRAYS] = {at.n, at.n, at.c / at.part, size, size};
-    Py_buffer views[ARRAYS], *matrices = malloc(2 * at.n * sizeof *matrices);
-    Py_ssize_t n_views = 0, n_matrices = 0, more;
-    double value = NAN, gap = NAN;
-    int done = 0;
-    at.A = malloc(2 * at.n * sizeof *at.A);
-    if (matrices == NULL || at.A == NULL)
-        goto end;
-    at.gram = at.A + at.n;
-    at.packed = at.in_samples && is_packed(tokens);
-    more = get_all(tokens, at.n, at.d * at.N, at.packed ? 'h' : at.in_samples ? 'f' : 'd', matrices,
-                   at.A);
-    if (more < 0)
-        goto end;
-    n_matrices = more;
-    more = get_all(grams, at.n, at.d * at.d, 'f', matrices + n_matrices, at.gram);
-    if (more < 0)
-        goto end;
-    n_matrices += more;
-    for (; n_views < ARRAYS; n_views++)
-        if (!get(given[n_views], views + n_views, 'd', sizes[n_views], n_views >= 2))
-            goto end;
-    at.step = views[0].buf, at.limit = views[1].buf;
-    at.square = views[2].buf, at.Z = views[3].buf, at.M = views[4].buf;
-    Py_BEGIN_ALLOW_THREADS
-    done = run_cycle(&at, &value, &gap);
-    Py_END_ALLOW_THREADS
-end:
-    while (n_matrices > 0)
-        PyBuffer_Release(matrices + --n_matrices);
-    while (n_views > 0)
-        PyBuffer_Release(views + --n_views);
-    free(matrices);
+        return refuse_sizes();
+    if (PySequence_Size(tokens) != at.n || PySequence_Size(grams) != at.n)
+        return PyErr_Format(PyExc_ValueError, "There must be a matrix for every token.");
+    const Py_ssize_t n = at.n, size = n * at.d * at.c;
+    const Py_ssize_t sizes[] = {n, n, at.c / at.part, size, size};
+    if (!get_arrays(args, 3, "ddddd", sizes, 2, &of))
+        return NULL;
+    at.step = of.at[0], at.limit = of.at[1], at.square = of.at[2], at.Z = of.at[3];
+    at.M = of.at[4], at.packed = at.in_samples && is_packed(tokens);
+    const char type = at.packed ? 'h' : at.in_samples ? 'f' : 'd';
+    Py_buffer *views = malloc(2 * n * sizeof *views);
+    at.A = malloc(2 * n * sizeof *at.A), at.gram = at.A + n;
+    done = views != NULL && at.A != NULL;
+    if (done && get_matrices(tokens, n, at.d * at.N, type, views, at.A)) {
+        if (get_matrices(grams, n, at.d * at.d, 'f', views + n, at.gram)) {
+            Py_BEGIN_ALLOW_THREADS
+            done = run_cycle(&at, &value, &gap);
+            Py_END_ALLOW_THREADS
+            release(n, views + n);
+        }
+        release(n, views);
+    }
+    free(views);
     free(at.A);
-    if (!done)
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    return Py_BuildValue("dd", value, gap);
+    return finish(&of, done, "dd", value, gap);
 }
 
 KERNEL(wide_registers)

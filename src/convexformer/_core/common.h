@@ -2,6 +2,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdarg.h>
 
 /* Where the compiler can, one version for each level of processors: by what these can do, as the
    name of a maker's (arch=haswell) would leave out all others'. */
@@ -37,8 +38,42 @@
 /* What the extension exports: module.c says of every kernel which arrays it takes. */
 #define KERNEL(name) PyObject *core_##name(PyObject *self, PyObject *args)
 
-/* For PyArg_ParseTuple. */
-#define FOUR(given) (given), (given) + 1, (given) + 2, (given) + 3
+/* Arrays that a kernel was given, and where their numbers are. */
+typedef struct {
+    int count;
+    Py_buffer views[11];
+    void *at[11];
+} Arrays;
+
+/* What work on them came to. */
+enum { UNSOUND = -1, NO_MEMORY, DONE };
+
+/* Numbers of the tuple that is an argument, in the words of PyArg_ParseTuple. */
+static inline int get_shape(PyObject *args, int place, const char *format, ...)
+{
+    PyObject *shape = PyTuple_GetItem(args, place);
+    va_list numbers;
+    va_start(numbers, format);
+    const int found = shape != NULL && PyArg_VaParse(shape, format, numbers);
+    va_end(numbers);
+    return found;
+}
+
+/* A small whole number, or a flag, that is an argument. */
+static inline int get_int(PyObject *args, int place)
+{
+    return (int)PyLong_AsLong(PyTuple_GetItem(args, place));
+}
+
+static inline double get_double(PyObject *args, int place)
+{
+    return PyFloat_AsDouble(PyTuple_GetItem(args, place));
+}
+
+static inline PyObject *refuse_sizes(void)
+{
+    return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+}
 
 /* A contiguous array of `size` numbers of a type. */
 static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int writable)
@@ -57,22 +92,42 @@ static int get(PyObject *array, Py_buffer *view, char type, Py_ssize_t size, int
     return 0;
 }
 
-static inline void release(int count, Py_buffer *views)
+static inline void release(Py_ssize_t count, Py_buffer *views)
 {
     while (count > 0)
         PyBuffer_Release(views + --count);
 }
 
-/* Arrays of so many numbers of these types; those from `writable` on are written. */
-static inline int get_arrays(int count, PyObject **given, Py_buffer *views, void **at,
-                             const char *types, const Py_ssize_t *sizes, int writable)
+/* Arguments from `first` on that are arrays of so many numbers of these types; those from `written`
+   on are written. 0, and an error, where they are not. */
+static inline int get_arrays(PyObject *args, int first, const char *types, const Py_ssize_t *sizes,
+                             int written, Arrays *of)
 {
-    for (int n = 0; n < count; n++) {
-        if (!get(given[n], views + n, types[n], sizes[n], n >= writable)) {
-            release(n, views);
+    for (of->count = 0; types[of->count]; of->count++) {
+        const int k = of->count;
+        if (PyErr_Occurred() || !get(PyTuple_GetItem(args, first + k), of->views + k, types[k],
+                                     sizes[k], k >= written)) {
+            release(k, of->views);
             return 0;
         }
-        at[n] = views[n].buf;
+        of->at[k] = of->views[k].buf;
     }
     return 1;
+}
+
+/* What a kernel returns, in the words of Py_BuildValue, if its work is done; or an error. */
+static inline PyObject *finish(Arrays *of, int done, const char *format, ...)
+{
+    PyObject *result = NULL;
+    va_list values;
+    va_start(values, format);
+    release(of->count, of->views);
+    if (done == DONE && !PyErr_Occurred())
+        result = Py_VaBuildValue(format, values);
+    else if (done == NO_MEMORY)
+        PyErr_NoMemory();
+    else if (done == UNSOUND)
+        PyErr_SetString(PyExc_ValueError, "Numbers in arrays are out of range.");
+    va_end(values);
+    return result;
 }

@@ -7,8 +7,6 @@
 #include "losses.h"
 #include <stdlib.h>
 
-#define STEPS 100
-#define HALVINGS 60
 #define ROUNDING 1e-14
 #define BALANCED 1e-9 /* part of a slope's terms that counts as none: the loss is off by its square */
 #define TINY 0x1p-1022 /* the smallest normal number: what log is taken of instead of zero */
@@ -145,38 +143,6 @@ static int is_balanced(Py_ssize_t c, const Sums *at)
     return balanced;
 }
 
-/* b = the intercepts at which the loss of scores S + b is least, by damped steps of Newton's method;
-   0 where there is no curvature. `room` is for 6 c numbers. */
-static int settle(const Expansion *at, const double *S, double *b, double *room)
-{
-    const Py_ssize_t c = at->c;
-    double *step = room, *to = room + c;
-    Sums here = {0, room + 2 * c, room + 3 * c}, there = {0, room + 4 * c, room + 5 * c};
-    expand(at, S, b, &here);
-    for (int steps = 0; steps < STEPS && !is_balanced(c, &here); steps++) {
-        int bad = 1;
-        if (!bend(at))
-            return 0;
-        newton(at, here.slope, step);
-        for (int halvings = 0; bad && halvings < HALVINGS; halvings++) {
-            for (Py_ssize_t l = 0; l < c; l++)
-                to[l] = b[l] + step[l];
-            expand(at, S, to, &there);
-            bad = 0;
-            for (Py_ssize_t l = 0; l < c; l++) /* less of a move where neither has become less */
-                if (there.loss > here.loss + ROUNDING * fabs(here.loss) &&
-                    fabs(there.slope[l]) > 0.5 * fabs(here.slope[l]))
-                    step[l] *= 0.5, bad = 1;
-        }
-        if (bad)
-            break;
-        memcpy(b, to, c * sizeof *b);
-        const Sums last = here;
-        here = there, there = last;
-    }
-    return 1;
-}
-
 /* V of the expansion weighted, and made to sum to zero by steps of intercepts along its curvature,
    that add up in `step`; 0 where there is none. A second round removes the rounding of the first.
    `room` is for 2 c numbers. */
@@ -210,30 +176,29 @@ VECTORISED static int balance(const Expansion *at, int rounds, double *out, doub
     return 1;
 }
 
-/* V (c, N) within the domain of the conjugate; 0 where it was beyond by more than rounding. `out` may
-   be V. */
-VECTORISED static int confine(const Expansion *at, const double *V, double *out)
+/* V (c, N) to the domain of the conjugate; 0 where it was beyond by more than rounding. */
+VECTORISED static int confine(const Expansion *at, double *V)
 {
     const Py_ssize_t N = at->N, c = at->c;
     const int joint = c > 1;
     double far = 0;
     for (Py_ssize_t l = 0; l < c; l++) {
-        const double *v = V + l * N, *y = at->Y + l * N, *a = at->weight;
-        double *to = out + l * N;
+        const double *y = at->Y + l * N, *a = at->weight;
+        double *v = V + l * N;
 #pragma omp simd reduction(+ : far)
         for (Py_ssize_t i = 0; i < N; i++) {
             const double above = joint ? y[i] : y[i] > 0 ? 1 : 0, low = a[i] * (above - 1);
             const double top = a[i] * above, lift = v[i] < low ? low : v[i];
             const double inside = lift > top ? top : lift;
             far += fabs(inside - v[i]) <= ROUNDING * a[i] ? 0 : 1;
-            to[i] = inside;
+            v[i] = inside;
         }
     }
     for (Py_ssize_t i = 0; i < N && c > 1; i++) { /* as is assumed of their correlations */
         double others = 0;
         for (Py_ssize_t l = 0; l < c - 1; l++)
-            others += out[l * N + i];
-        out[(c - 1) * N + i] = -others;
+            others += V[l * N + i];
+        V[(c - 1) * N + i] = -others;
     }
     return far == 0;
 }
@@ -245,17 +210,16 @@ enum { EXPAND_LOGISTIC, DUAL_LOGISTIC, EXPAND_SOFTMAX, DUAL_SOFTMAX };
 /* Two arrays that are read, then a value for every entry, or row, and two more where there are. */
 static PyObject *call(PyObject *args, int what)
 {
-    const int joint = what >= EXPAND_SOFTMAX, count = what % 2 ? 3 : 5;
+    const int joint = what >= EXPAND_SOFTMAX;
     Py_ssize_t rows, c;
-    PyObject *given[5];
-    Py_buffer views[5];
-    void *at[5];
-    if (!PyArg_ParseTuple(args, count == 3 ? "(nn)OOO" : "(nn)OOOOO", &rows, &c, FOUR(given), given + 4))
+    Arrays of;
+    void **at = of.at;
+    if (!get_shape(args, 0, "nn", &rows, &c))
         return NULL;
     if (rows < 0 || c < 1)
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
-    const Py_ssize_t all = rows * c, sizes[5] = {all, all, joint ? rows : all, all, all};
-    if (!get_arrays(count, given, views, at, "ddddd", sizes, 2))
+        return refuse_sizes();
+    const Py_ssize_t all = rows * c, sizes[] = {all, all, joint ? rows : all, all, all};
+    if (!get_arrays(args, 1, what % 2 ? "ddd" : "ddddd", sizes, 2, &of))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     if (what == EXPAND_LOGISTIC)
@@ -267,8 +231,7 @@ static PyObject *call(PyObject *args, int what)
     else
         dual_softmax(rows, c, at[0], at[1], at[2]);
     Py_END_ALLOW_THREADS
-    release(count, views);
-    Py_RETURN_NONE;
+    return finish(&of, DONE, "");
 }
 
 KERNEL(logistic_expansion) { return call(args, EXPAND_LOGISTIC); }
@@ -276,119 +239,62 @@ KERNEL(logistic_dual) { return call(args, DUAL_LOGISTIC); }
 KERNEL(softmax_expansion) { return call(args, EXPAND_SOFTMAX); }
 KERNEL(softmax_dual) { return call(args, DUAL_SOFTMAX); }
 
-/* Arrays of so many numbers, those from `writable` on to be written, and memory: of `parts` (N,),
-   then of what has no samples. */
-static int prepare(Expansion *at, int count, PyObject **given, Py_buffer *views,
-                   const Py_ssize_t *sizes, int writable, Py_ssize_t parts, double **numbers)
+/* Memory of an expansion but for scores; returns what is more, (5 c,) from zero, or NULL. */
+static double *reserve(Expansion *at)
 {
     const Py_ssize_t N = at->N, c = at->c;
-    void *of[6];
-    if (N < 1 || c < 1) {
-        PyErr_SetString(PyExc_ValueError, "Sizes are out of range.");
-        return 0;
-    }
-    if (!get_arrays(count, given, views, of, "dddddd", sizes, writable))
-        return 0;
-    double *next = *numbers = malloc((parts * N + c * c + 6 * c) * sizeof *next);
-    if (next == NULL) {
-        release(count, views);
-        PyErr_NoMemory();
-        return 0;
-    }
-    at->bend = next + parts * N;
-    at->value = next, next += N;
-    at->F = next, at->V = next + c * N, at->P = next + 2 * c * N; /* if there are so many parts */
-    return 1;
-}
-
-static PyObject *finish(int done, int count, Py_buffer *views, double *numbers)
-{
-    free(numbers);
-    release(count, views);
-    return PyBool_FromLong(done);
-}
-
-KERNEL(best_intercept)
-{
-    PyObject *given[4];
-    Py_buffer views[4];
-    Expansion at;
-    double *numbers;
-    int done;
-    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, FOUR(given)))
-        return NULL;
-    const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.c};
-    if (!prepare(&at, 4, given, views, sizes, 3, 3 * at.c + 1, &numbers))
-        return NULL;
-    at.Y = views[1].buf, at.weight = views[2].buf;
-    Py_BEGIN_ALLOW_THREADS
-    done = settle(&at, views[0].buf, views[3].buf, at.bend + at.c * at.c);
-    Py_END_ALLOW_THREADS
-    return finish(done, 4, views, numbers);
+    at->value = malloc(((2 * c + 1) * N + c * c + 5 * c) * sizeof *at->value);
+    at->V = at->value + N, at->P = at->V + c * N, at->bend = at->P + c * N;
+    return at->value == NULL ? NULL : memset(at->bend + c * c, 0, 5 * c * sizeof *at->bend);
 }
 
 /* All that is to be known at scores F = S + b. */
 KERNEL(loss_point)
 {
-    PyObject *given[6];
-    Py_buffer views[6];
+    const int rounds = get_int(args, 1);
     Expansion at;
-    double *numbers;
-    int rounds, done, settled;
-    if (!PyArg_ParseTuple(args, "(nn)iOOOOOO", &at.N, &at.c, &rounds, FOUR(given), given + 4,
-                          given + 5))
+    Arrays of;
+    int found = 0, settled = 0;
+    if (!get_shape(args, 0, "nn", &at.N, &at.c))
         return NULL;
-    const Py_ssize_t all = at.N * at.c, sizes[6] = {all, all, at.N, at.c, all, all};
-    if (!prepare(&at, 6, given, views, sizes, 4, 3 * at.c + 1, &numbers))
+    if (at.N < 1 || at.c < 1)
+        return refuse_sizes();
+    const Py_ssize_t all = at.N * at.c, sizes[] = {all, all, at.N, at.c, all, all};
+    if (!get_arrays(args, 2, "dddddd", sizes, 4, &of))
         return NULL;
-    double *room = at.bend + at.c * at.c, *V = views[5].buf;
+    at.Y = of.at[1], at.weight = of.at[2], at.F = of.at[4];
+    double *room = reserve(&at), *V = of.at[5];
     Sums sums = {0, room, room + at.c};
-    memset(room, 0, 6 * at.c * sizeof *room);
-    at.Y = views[1].buf, at.weight = views[2].buf, at.F = views[4].buf;
     Py_BEGIN_ALLOW_THREADS
-    expand(&at, views[0].buf, views[3].buf, &sums);
-    settled = rounds == 0 || is_balanced(at.c, &sums);
-    done = balance(&at, rounds, V, room + 2 * at.c, room + 3 * at.c) && confine(&at, V, V);
+    if (room != NULL) {
+        expand(&at, of.at[0], of.at[3], &sums);
+        settled = rounds == 0 || is_balanced(at.c, &sums);
+        found = balance(&at, rounds, V, room + 2 * at.c, room + 3 * at.c) && confine(&at, V);
+    }
     Py_END_ALLOW_THREADS
-    free(numbers);
-    release(6, views);
-    return Py_BuildValue("idi", done, sums.loss, settled);
+    free(at.value);
+    return finish(&of, room != NULL ? DONE : NO_MEMORY, "idi", found, sums.loss, settled);
 }
 
 KERNEL(balance)
 {
-    PyObject *given[5];
-    Py_buffer views[5];
+    const int rounds = get_int(args, 1);
     Expansion at;
-    double *numbers;
-    int rounds, done;
-    if (!PyArg_ParseTuple(args, "(nn)iOOOOO", &at.N, &at.c, &rounds, FOUR(given), given + 4))
+    Arrays of;
+    int found = 0;
+    if (!get_shape(args, 0, "nn", &at.N, &at.c))
         return NULL;
-    const Py_ssize_t all = at.N * at.c, sizes[5] = {all, all, at.N, all, at.c};
-    if (!prepare(&at, 5, given, views, sizes, 3, 1, &numbers))
+    if (at.N < 1 || at.c < 1)
+        return refuse_sizes();
+    const Py_ssize_t all = at.N * at.c, sizes[] = {all, all, at.N, all, at.c};
+    if (!get_arrays(args, 2, "ddddd", sizes, 3, &of))
         return NULL;
-    at.V = views[0].buf, at.P = views[1].buf, at.weight = views[2].buf;
+    double *room = reserve(&at);
+    at.V = of.at[0], at.P = of.at[1], at.weight = of.at[2];
     Py_BEGIN_ALLOW_THREADS
-    done = balance(&at, rounds, views[3].buf, views[4].buf, at.bend + at.c * at.c);
+    if (room != NULL)
+        found = balance(&at, rounds, of.at[3], of.at[4], room);
     Py_END_ALLOW_THREADS
-    return finish(done, 5, views, numbers);
-}
-
-KERNEL(confine)
-{
-    PyObject *given[4];
-    Py_buffer views[4];
-    Expansion at;
-    double *numbers;
-    int done;
-    if (!PyArg_ParseTuple(args, "(nn)OOOO", &at.N, &at.c, FOUR(given)))
-        return NULL;
-    const Py_ssize_t sizes[4] = {at.N * at.c, at.N * at.c, at.N, at.N * at.c};
-    if (!prepare(&at, 4, given, views, sizes, 3, 0, &numbers))
-        return NULL;
-    at.Y = views[1].buf, at.weight = views[2].buf;
-    Py_BEGIN_ALLOW_THREADS
-    done = confine(&at, views[0].buf, views[3].buf);
-    Py_END_ALLOW_THREADS
-    return finish(done, 4, views, numbers);
+    free(at.value);
+    return finish(&of, room != NULL ? DONE : NO_MEMORY, "i", found);
 }

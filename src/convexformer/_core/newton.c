@@ -347,71 +347,61 @@ static int reserve(Newton *at, double **numbers)
 
 /* Arrays of Python ----------------------------------------------------------------------------- */
 
-enum { START, COLUMN, VALUE, PLACE, CENTER, Y, WEIGHT, LIMIT, F, Z, B, ARRAYS };
+enum { START, COLUMN, VALUE, PLACE, CENTER, Y, WEIGHT, LIMIT, F, Z, B };
 
-/* Columns and memory; then steps. As `iterate`, or -2 where
-   arrays are not sound. */
+/* Columns and memory; then steps, which say whether they are `found` and what gap is `left`. */
 static int run(Newton *at, Columns *X, Py_ssize_t entries, Py_ssize_t width, void **of, double goal,
-               double *left)
+               int *found, double *left)
 {
     double *numbers = NULL;
+    const Entries given = {X->N, width, of[START], of[COLUMN], of[VALUE]};
     int done = entries < 0 ? take(width, of[VALUE], of[PLACE], of[CENTER], X)
-                           : choose(entries, width, of[START], of[COLUMN], of[VALUE], of[PLACE], X);
-    done = done < 0 ? -2 : done == 0 ? -1 : 1;
-    if (done > 0 && reserve(at, &numbers)) {
+                           : choose(&given, entries, of[PLACE], X);
+    if (done == DONE)
+        done = reserve(at, &numbers);
+    if (done == DONE) {
         memcpy(at->f, of[F], at->c * X->N * sizeof *at->f);
-        done = iterate(at, goal, of[B], left);
-    } else if (done > 0)
-        done = -1;
+        *found = iterate(at, goal, of[B], left);
+        done = *found < 0 ? NO_MEMORY : DONE;
+    }
     free(numbers);
     free(at->gram);
     free(at->rows);
     free(at->first);
     free(X->room);
-    free(X->start);
-    free(X->column);
-    free(X->value);
+    free(X->entries.start);
+    free(X->entries.column);
+    free(X->entries.value);
     return done;
 }
 
 KERNEL(newton)
 {
-    PyObject *given[ARRAYS];
     Py_ssize_t entries, width;
     Columns X = {0};
-    Newton at = {.X = &X};
-    double goal, seconds, left = NAN;
-    if (!PyArg_ParseTuple(args, "(nnnnnnn)OOOOOOOOOOOpdd", &X.N, &X.n, &X.d, &at.c, &at.blocks,
-                          &entries, &width, FOUR(given), FOUR(given + 4), given + 8, given + 9,
-                          given + 10, &at.intercept, &goal, &seconds))
+    Newton at = {.X = &X, .intercept = get_int(args, 12)};
+    const double goal = get_double(args, 13), seconds = get_double(args, 14);
+    Arrays of;
+    double left = NAN;
+    int done, found = 0;
+    if (!get_shape(args, 0, "nnnnnnn", &X.N, &X.n, &X.d, &at.c, &at.blocks, &entries, &width))
         return NULL;
     if (X.N < 1 || X.n < 1 || X.d < 1 || at.c < 1 || X.N > INT32_MAX || entries > INT32_MAX ||
-        width > INT32_MAX ||
-        (at.blocks != X.n && at.blocks != X.n * at.c))
-        return PyErr_Format(PyExc_ValueError, "Sizes are out of range.");
+        width > INT32_MAX || (at.blocks != X.n && at.blocks != X.n * at.c))
+        return refuse_sizes();
     X.p = X.n * X.d, X.width = (X.p + TILE - 1) / TILE * TILE;
     at.pairs = at.c > 1 ? at.c * (at.c - 1) / 2 : 1;
     at.size = X.p * at.c, at.width = at.size / at.blocks;
     const int dense = entries < 0;
-    const Py_ssize_t sizes[ARRAYS] = {
+    const Py_ssize_t sizes[] = {
         dense ? 0 : X.N + 1, dense ? 0 : entries, dense ? X.N * width : entries, width, X.p,
         at.c * X.N, X.N, at.blocks, at.c * X.N, at.size, at.c};
-    Py_buffer views[ARRAYS];
-    void *of[ARRAYS];
-    int done = -1;
-    if (!get_arrays(ARRAYS, given, views, of, "iididdddddd", sizes, Z))
+    if (!get_arrays(args, 1, "iididdddddd", sizes, Z, &of))
         return NULL;
-    at.end = now() + seconds;
-    at.y = of[Y], at.a = of[WEIGHT], at.limit = of[LIMIT], at.center = of[CENTER], at.Z = of[Z];
+    at.end = now() + seconds, at.y = of.at[Y], at.a = of.at[WEIGHT], at.limit = of.at[LIMIT];
+    at.center = of.at[CENTER], at.Z = of.at[Z];
     Py_BEGIN_ALLOW_THREADS
-    done = run(&at, &X, entries, width, of, goal, &left);
+    done = run(&at, &X, entries, width, of.at, goal, &found, &left);
     Py_END_ALLOW_THREADS
-    if (done == -2)
-        PyErr_SetString(PyExc_ValueError, "Rows, columns or places are out of range.");
-    else if (done < 0)
-        PyErr_NoMemory();
-    release(ARRAYS, views);
-    if (PyErr_Occurred())
-        return NULL;
-    return Py_BuildValue("id", done, left);
+    return finish(&of, done, "id", found, left);
 }

@@ -1,6 +1,6 @@
 /* Columns of some tokens, dense or by their entries, and products with them. */
 
-#include <stdint.h>
+#include "entries.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,24 +15,20 @@ typedef struct {
     Py_ssize_t pitch;       /* from one column to the next */
     double *A;              /* (width, pitch), zero beyond p, and a tile more; or NULL, then entries: */
     float *floats;          /* the same, if it fits float32, for products of which few digits count */
-    int32_t *start;         /* (N + 1,) */
-    int32_t *column;
-    double *value, *room;   /* the latter what A lies in */
+    Entries entries;        /* whose rows are as wide */
+    double *room;           /* what A lies in */
 } Columns;
 
 /* f = X z; z has a whole width, of which tiles that are zero are passed over. */
 VECTORISED static void predict(const Columns *X, const double *z, double *f)
 {
     const Py_ssize_t N = X->N;
-    for (Py_ssize_t i = 0; i < N && X->A == NULL; i++) {
-        double total = 0;
-        for (int32_t l = X->start[i]; l < X->start[i + 1]; l++)
-            total += X->value[l] * z[X->column[l]];
-        f[i] = total;
+    if (X->A == NULL) {
+        predict_by_entries(&X->entries, 1, z, f);
+        return;
     }
-    if (X->A != NULL)
-        memset(f, 0, N * sizeof *f);
-    for (Py_ssize_t j = 0; j < X->width && X->A != NULL; j += TILE) {
+    memset(f, 0, N * sizeof *f);
+    for (Py_ssize_t j = 0; j < X->width; j += TILE) {
         const double *a0 = X->A + j * X->pitch, *a1 = a0 + X->pitch;
         const double *a2 = a1 + X->pitch, *a3 = a2 + X->pitch;
         const double z0 = z[j], z1 = z[j + 1], z2 = z[j + 2], z3 = z[j + 3];
@@ -65,25 +61,12 @@ static void add_products(const Columns *X, Py_ssize_t first, Py_ssize_t rows, co
     }
 }
 
-/* M += X'V by entries, for `count` rows of V: as a rule they are two. */
-static inline void scatter(const Columns *X, Py_ssize_t count, const double *V, double *M)
-{
-    for (Py_ssize_t i = 0; i < X->N; i++)
-        for (int32_t l = X->start[i]; l < X->start[i + 1]; l++)
-            for (Py_ssize_t r = 0; r < count; r++)
-                M[r * X->width + X->column[l]] += V[r * X->N + i] * X->value[l];
-}
-
 /* M = X'V for some rows of V (count, N); M has room for whole tiles. */
 static void correlate(const Columns *X, Py_ssize_t count, const double *V, double *M)
 {
     memset(M, 0, (count + TILE) * X->width * sizeof *M);
     if (X->A == NULL) {
-        Py_ssize_t r = 0;
-        for (; r + 2 <= count; r += 2)
-            scatter(X, 2, V + r * X->N, M + r * X->width);
-        if (r < count)
-            scatter(X, 1, V + r * X->N, M + r * X->width);
+        correlate_by_entries(&X->entries, count, V, M);
         return;
     }
     for (Py_ssize_t first = 0, most = rows_of(X); first < X->N; first += most)
@@ -134,12 +117,13 @@ static void weighted_gram(const Columns *X, const double *w, double *G)
 {
     const Py_ssize_t N = X->N, width = X->width, most = rows_of(X);
     memset(G, 0, width * width * sizeof *G);
+    const Entries *of = &X->entries;
     for (Py_ssize_t i = 0; i < N && X->A == NULL; i++)
-        for (int32_t l = X->start[i]; l < X->start[i + 1]; l++) {
-            const double by = w[i] * X->value[l];
-            double *row = G + X->column[l] * width;
-            for (int32_t m = X->start[i]; m <= l; m++)
-                row[X->column[m]] += by * X->value[m];
+        for (int32_t l = of->start[i]; l < of->start[i + 1]; l++) {
+            const double by = w[i] * of->value[l];
+            double *row = G + of->column[l] * width;
+            for (int32_t m = of->start[i]; m <= l; m++)
+                row[of->column[m]] += by * of->value[m];
         }
     for (Py_ssize_t first = 0; first < N && X->A != NULL; first += most)
         for (Py_ssize_t j = 0; j < width; j += TILE)
@@ -217,31 +201,28 @@ static int take(Py_ssize_t width, const double *X, const int32_t *place, const d
 
 /* Entries of X whose columns have a place among those of `to`: 0 where memory is short, -1 where
    entries are not within their rows, or columns. */
-VECTORISED static int choose(Py_ssize_t entries, Py_ssize_t width, const int32_t *start,
-                             const int32_t *column, const double *value, const int32_t *place,
-                             Columns *to)
+static int choose(const Entries *X, Py_ssize_t count, const int32_t *place, Columns *to)
 {
-    int32_t n = 0, sound = start[0] == 0 && start[to->N] == entries;
-    to->start = malloc((to->N + 1) * sizeof *to->start);
-    to->column = malloc((entries + 1) * sizeof *to->column);
-    to->value = malloc((entries + 1) * sizeof *to->value);
-    if (to->start == NULL || to->column == NULL || to->value == NULL)
-        return 0;
-    const int32_t end = (int32_t)width;
-    for (Py_ssize_t i = 0; i < to->N; i++)
-        sound &= start[i] <= start[i + 1];
-    for (Py_ssize_t j = 0; j < width; j++)
+    int32_t n = 0, sound = is_sound(X, count);
+    for (Py_ssize_t j = 0; j < X->columns; j++)
         sound &= place[j] < to->p;
-    for (Py_ssize_t l = 0; l < entries; l++)
-        sound &= (column[l] >= 0) & (column[l] < end);
-    for (Py_ssize_t i = 0; i < to->N && sound; i++) {
-        to->start[i] = n;
-        for (int32_t l = start[i]; l < start[i + 1]; l++) {
-            const int32_t here = place[column[l]];
-            to->column[n] = here, to->value[n] = value[l];
+    if (!sound)
+        return UNSOUND;
+    Entries *of = &to->entries;
+    of->rows = to->N, of->columns = to->width;
+    of->start = malloc((to->N + 1) * sizeof *of->start);
+    of->column = malloc((count + 1) * sizeof *of->column);
+    of->value = malloc((count + 1) * sizeof *of->value);
+    if (of->start == NULL || of->column == NULL || of->value == NULL)
+        return NO_MEMORY;
+    for (Py_ssize_t i = 0; i < to->N; i++) {
+        of->start[i] = n;
+        for (int32_t l = X->start[i]; l < X->start[i + 1]; l++) {
+            const int32_t here = place[X->column[l]];
+            of->column[n] = here, of->value[n] = X->value[l];
             n += here >= 0;
         }
     }
-    to->start[to->N] = n;
-    return sound ? 1 : -1;
+    of->start[to->N] = n;
+    return DONE;
 }

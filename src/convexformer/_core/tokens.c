@@ -61,38 +61,28 @@ VECTORISED static void transpose_groups(const Transpose *at)
 
 KERNEL(transpose_tokens)
 {
-    enum { GIVEN = 6 };
-    PyObject *given[GIVEN];
-    Py_buffer views[GIVEN];
     Transpose at;
-    void *arrays[GIVEN];
+    Arrays of;
     int sound = 1;
-    if (!PyArg_ParseTuple(args, "OOOOOO(nnnnnn)", FOUR(given), given + 4, given + 5, &at.rows, &at.width, &at.n, &at.d, &at.first, &at.N))
+    if (!get_shape(args, 6, "nnnnnn", &at.rows, &at.width, &at.n, &at.d, &at.first, &at.N))
         return NULL;
     if (at.rows < 0 || at.width < 0 || at.n < 0 || at.d < 1 || at.first < 0 ||
-        at.rows > at.N - at.first)
-        return PyErr_Format(PyExc_ValueError, "Rows must be within the array.");
-    if ((double)at.n * at.d * at.N > PY_SSIZE_T_MAX / 8.0 ||
-        (double)at.rows * at.width > PY_SSIZE_T_MAX / 8.0)
-        return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
-    const Py_ssize_t sizes[GIVEN] = {at.rows * at.width, at.n,    at.n * at.d,
-                                     at.n,               at.rows, at.n * at.d * at.N};
-    if (!get_arrays(GIVEN, given, views, arrays, "didddf", sizes, 5))
+        at.rows > at.N - at.first ||
+        fmax((double)at.n * at.d * at.N, (double)at.rows * at.width) > PY_SSIZE_T_MAX / 8.0)
+        return refuse_sizes();
+    const Py_ssize_t all = at.n * at.d;
+    const Py_ssize_t sizes[] = {at.rows * at.width, at.n, all, at.n, at.rows, all * at.N};
+    if (!get_arrays(args, 0, "didddf", sizes, 5, &of))
         return NULL;
-    at.X = arrays[0], at.group = arrays[1], at.center = arrays[2];
-    at.factor = arrays[3], at.root = arrays[4], at.A = arrays[5];
+    at.X = of.at[0], at.group = of.at[1], at.center = of.at[2];
+    at.factor = of.at[3], at.root = of.at[4], at.A = of.at[5];
     for (Py_ssize_t k = 0; k < at.n; k++)
         sound &= at.group[k] >= 0 && at.group[k] < at.width / at.d;
-    if (sound) {
-        Py_BEGIN_ALLOW_THREADS
+    Py_BEGIN_ALLOW_THREADS
+    if (sound)
         transpose_groups(&at);
-        Py_END_ALLOW_THREADS
-    } else
-        PyErr_SetString(PyExc_ValueError, "Groups must be within the rows.");
-    release(GIVEN, views);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS
+    return finish(&of, sound ? DONE : UNSOUND, "");
 }
 
 /* Packed, and their Gram matrices ------------------------------------------------------------- */
@@ -209,32 +199,25 @@ static void prepare_token(Py_ssize_t N, Py_ssize_t d, const float *a, int16_t *p
 
 KERNEL(prepare_tokens)
 {
-    PyObject *given[4];
-    Py_buffer views[4];
     Py_ssize_t n, d, N;
-    void *at[4];
-    if (!PyArg_ParseTuple(args, "OOOO(nnn)", FOUR(given), &n, &d, &N))
+    Arrays of;
+    if (!get_shape(args, 4, "nnn", &n, &d, &N))
         return NULL;
     if (n < 0 || d < 1 || N < 1 || (double)n * d * fmax(d, N) > PY_SSIZE_T_MAX / 8.0)
-        return PyErr_Format(PyExc_ValueError, "Sizes must fit.");
-    const int packs = given[3] != Py_None;
-    const Py_ssize_t sizes[4] = {n * d * N, n * d * d, n, n * d * N};
-    if (!get_arrays(3 + packs, given, views, at, "ffdh", sizes, 1))
+        return refuse_sizes();
+    const int packs = PyTuple_GetItem(args, 3) != Py_None;
+    const Py_ssize_t sizes[] = {n * d * N, n * d * d, n, n * d * N};
+    if (!get_arrays(args, 0, packs ? "ffdh" : "ffd", sizes, 1, &of))
         return NULL;
-    const float *A = at[0];
-    float *G = at[1];
-    double *unit = at[2];
-    int16_t *packed = packs ? at[3] : NULL, *coarse = malloc(d * N * sizeof *coarse);
-    if (coarse == NULL) {
-        release(3 + packs, views);
-        return PyErr_NoMemory();
-    }
+    const float *A = of.at[0];
+    float *G = of.at[1];
+    double *unit = of.at[2];
+    int16_t *packed = packs ? of.at[3] : NULL, *coarse = malloc(d * N * sizeof *coarse);
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t k = 0; k < n; k++)
+    for (Py_ssize_t k = 0; k < n && coarse != NULL; k++)
         prepare_token(N, d, A + k * d * N, packs ? packed + k * d * N : NULL, unit + k, coarse,
                       G + k * d * d);
     Py_END_ALLOW_THREADS
     free(coarse);
-    release(3 + packs, views);
-    Py_RETURN_NONE;
+    return finish(&of, coarse != NULL ? DONE : NO_MEMORY, "");
 }

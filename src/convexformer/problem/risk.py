@@ -131,10 +131,6 @@ class EmpiricalRisk:
         closed = self.loss.intercept(S, self.Y, self.weight)
         if closed is not None:
             return closed
-        b = b.copy()
-        known = self._compiled and S.flags.f_contiguous
-        if known and _core.best_intercept(S.shape, S.T, self.Y.T, self.weight, b):
-            return b
         phi, e, size, parts = self._slope(S, b)
         for _ in range(100):
             if np.all(np.abs(e) <= 1e-9 * size):  # the loss is off by the square of that

@@ -234,8 +234,8 @@ class Nonzeros:
         """Of blocks of rows of X; None where there are too many entries."""
         room, count = min(int(FEW_NONZEROS * rows * columns) + 1, 1 << 27), 0  # at most 1.6 GB
         start: NDArray[np.int32] = np.zeros(rows + 1, dtype=np.int32)
-        column: NDArray[np.int32] = np.empty(room + 3, dtype=np.int32)  # 3 are written beyond
-        value = np.empty(room + 3)
+        column: NDArray[np.int32] = np.empty(room, dtype=np.int32)
+        value = np.empty(room)
         for part, A in blocks:
             end, shape = start[1:][part], (len(A), columns, room - count)
             found = _core.csr_entries(
