@@ -34,7 +34,6 @@ Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
 PASSES = 6  # of a cycle, at most; then it extrapolates
-LEAST_SECONDS = 1e-3  # before speed is judged
 # Bytes of tokens in float32 that are read sooner packed; outputs for which they are unpacked too
 # often, as up to two share that, or four in wide registers.
 FAR_BYTES, MANY = (TUNING.cache_bytes / 4, 5) if WIDE_REGISTERS else (TUNING.cache_bytes, 3)
@@ -160,13 +159,8 @@ class BlockDescent(Round):
 
     def _slows(self, gaps: list[float], goal: float) -> bool:
         """Whether Newton's method is quicker, if the gap goes on to fall as in the last cycles."""
-        done = len(gaps) - 1
-        if done * self.cycles.seconds(len(self.groups)) < LEAST_SECONDS:
-            return False
         seconds = self.cycles.seconds()
-        spent = done * seconds
-        if spent < LEAST_SECONDS:
-            return False
+        spent = (len(gaps) - 1) * seconds
         return self.is_slow(spent, self.ahead(goal) / _fall(gaps) * seconds, self.cycles.Z)
 
 

@@ -47,6 +47,7 @@ class Tuning:
     other_models: int = 6  # which also form so many second-order models
     kernel_ratio: float = 1.2  # coefficients per sample from which systems are in samples
     newton_patience: float = 0.6  # part of Newton's seconds that first-order steps may take
+    least_trial: float = 0.1  # and which they take before their speed is judged
     newton_start_gap: float = 1e-2  # relative gap that is a good start for Newton's method
     # Compiled Newton
     compiled_newton_factor: float = 0.1  # of Newton's seconds

@@ -59,6 +59,8 @@ class Round(ABC):
     def is_slow(self, spent: float, left: float, Z: Array) -> bool:
         """Whether Newton's method promises to be done sooner, or would have been by now."""
         newton = self._newton_seconds(Z)
+        if spent < choose.TUNING.least_trial * newton:
+            return False
         return left > choose.TUNING.newton_patience * newton or spent > newton
 
     def _newton_seconds(self, Z: Array) -> float:
