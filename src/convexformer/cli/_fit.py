@@ -255,12 +255,13 @@ def _write(file: Path, solved: AttentionPath, result: dict[str, Any]) -> None:
 
 
 def _shown(result: dict[str, Any]) -> list[RenderableType]:
+    from .._names import largest_first
+
     models, tokens, order = result["models"], result["tokens"], result["entry_order"]
     table = plain_table("beta / beta_max", "tokens used", "relative gap", "largest")
     step = max(1, -(-len(models) // MOST_ROWS))
     for model in models[::-step][::-1]:
-        norms = model["token_norms"]
-        used = [tokens[k] for k in (-norms).argsort(kind="stable")[:MOST_LARGEST] if norms[k] > 0]
+        used = [tokens[k] for k in largest_first(model["token_norms"])[:MOST_LARGEST]]
         table.add_row(
             f"{model['beta']:.3g}",
             str(model["n_tokens_used"]),

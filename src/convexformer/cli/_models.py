@@ -109,11 +109,7 @@ def describe(
     """What a fitted model is, uses and proves, for JSON; with its own names, or those given."""
     import numpy as np
 
-    from .._names import model_names
-
-    def ranked(norms: Any) -> list[int]:
-        """Those in use, largest norm first."""
-        return [int(k) for k in np.argsort(-norms, kind="stable") if norms[k] > 0]
+    from .._names import largest_first, model_names
 
     gated = model.coef_.ndim == 4
     coef = model.coef_ if gated else model.coef_[:, None]  # (c, h, n, d)
@@ -137,7 +133,7 @@ def describe(
             if Z[i, g, j] != 0
         ]
 
-    order = ranked(norms)
+    order = largest_first(norms)
     # Of a refitted model its selection was proved, and nothing of its coefficients.
     refitted = hasattr(model, "selection_certificate_")
     proof = model.selection_certificate_ if refitted else model.certificate_
@@ -160,7 +156,11 @@ def describe(
         described |= {"certificate": proof.to_dict(), "relative_gap": proof.relative_gap}
     if gated:
         always_open = np.flatnonzero(model.gate_thresholds_ == -np.inf)
-        described |= {"n_gates": h, "gates": ranked(model.gate_norms_), "always_open": always_open}
+        described |= {
+            "n_gates": h,
+            "gates": largest_first(model.gate_norms_),
+            "always_open": always_open,
+        }
     return described | ({"classes": model.classes_} if hasattr(model, "classes_") else {})
 
 
