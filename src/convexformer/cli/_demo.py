@@ -13,7 +13,6 @@ from ._console import live
 from ._models import describe, proof_words, token_table
 from ._outputs import check_folder, save
 
-QUESTION = "Which positions of a peptide decide whether HLA-A*02:01 binds it?"
 ROWS = (  # of the figure: amino acids by the character of their side chains
     *("hydrophobic   A", "V", "L", "I", "M", "P", "aromatic   F", "W", "Y"),
     *("polar   G", "S", "T", "C", "N", "Q", "positive   H", "K", "R", "negative   D", "E"),
@@ -40,7 +39,6 @@ def demo(*, out: Path | None = None, force: bool = False) -> Answer:
     from threadpoolctl import threadpool_limits
 
     from convexformer import ConvexAttentionClassifier, ConvexAttentionClassifierCV, attention_path
-    from convexformer._names import entry_order
     from convexformer.datasets import hla
     from convexformer.plotting import PathDisplay, TokenMapDisplay
 
@@ -62,7 +60,14 @@ def demo(*, out: Path | None = None, force: bool = False) -> Answer:
     logistic_auc = roc_auc_score(y_test, logistic.decision_function(flat_test))
     seconds = time.perf_counter() - start
 
-    order = [data.token_names[k] for k in entry_order(path.token_norms)]
+    entry = PathDisplay.from_path(
+        path,
+        tokens=data.token_names,
+        scores=model.mean_scores_,
+        score_name="AUC (5 folds)",
+        marks={"chosen": model.beta_fraction_},
+    )
+    order = entry.entry_order()
     first = " and ".join(order[:2])
     token_map = TokenMapDisplay.from_estimator(
         model,
@@ -71,20 +76,13 @@ def demo(*, out: Path | None = None, force: bool = False) -> Answer:
         outputs=data.target_names,
         title=f"HLA-A*02:01 reads {first} most",
     )
-    entry = PathDisplay.from_path(
-        path,
-        tokens=data.token_names,
-        scores=model.mean_scores_,
-        score_name="AUC (5 folds)",
-        marks={"chosen": model.beta_fraction_},
-    )
     save(token_map.figure_, files[0])
     save(entry.figure_, files[1])
-    result: dict[str, Any] = {"question": QUESTION, "entry_order": order}
-    result |= describe(model, list(data.token_names), letters)
-    result |= {"test_auc": auc, "logistic_auc": logistic_auc, "seconds": seconds, "figures": files}
+    result: dict[str, Any] = describe(model, list(data.token_names), letters)
+    result |= {"entry_order": order, "test_auc": auc, "logistic_auc": logistic_auc}
+    result |= {"seconds": seconds, "figures": files}
     return result, [
-        Text(f"{QUESTION}\n", "bold cyan"),
+        Text("Which positions of a peptide decide whether HLA-A*02:01 binds it?\n", "bold cyan"),
         Text(
             f"{len(data.y):,} peptides of nine amino acids from the Immune Epitope Database; "
             f"{data.y.sum():,} of them bind (IC50 ≤ 500 nM). A token is a position, P1 to P9.\n"
@@ -94,16 +92,11 @@ def demo(*, out: Path | None = None, force: bool = False) -> Answer:
             " decide most. Biologists know these positions as the anchors of the peptide.\n",
         ),
         token_table(result),
-        Text(f"\nTokens enter in the order {' '.join(order)}"),
         Text(
-            f"Test AUC on {len(y_test):,} peptides that no model has seen: {auc:.4f}; "
-            f"of a logistic regression, tuned alike: {logistic_auc:.4f}\n"
+            f"\nTokens enter in the order {' '.join(order)}. Test AUC on {len(y_test):,} peptides "
+            f"that no model has seen: {auc:.4f}; of a tuned logistic regression: "
+            f"{logistic_auc:.4f}\n"
         ),
-        proof_words(model),
-        Text(
-            "A network trained by gradient descent never knows whether it is done. This one does: "
-            "however the equivalent attention network is trained, it cannot end below that bound.",
-            "dim",
-        ),
+        proof_words(result),
         f"\nFigures: {' and '.join(map(str, files))}, after {seconds:.1f} s",
     ]
