@@ -107,7 +107,7 @@ def lined(ax: Axes, axis: Any = "y") -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def bare(ax: Axes) -> None:
+def bare(ax: Any) -> None:
     """Take away frame and tick marks: what is drawn is the frame."""
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)

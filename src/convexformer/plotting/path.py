@@ -238,8 +238,7 @@ class PathDisplay:
         top = ax.secondary_xaxis("top")
         top.set_xticks(self.betas[some], self.n_tokens_used[some], fontsize=8, color=style.MUTED)
         top.minorticks_off()
-        top.spines[:].set_visible(False)
-        top.tick_params(length=0)
+        style.bare(top)
         top.set_xlabel("tokens used", fontsize=8, color=style.MUTED)
 
     def _draw_scores(self, ax: Axes, scores: style.Array) -> None:
