@@ -9,8 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike, NDArray
+from sklearn.isotonic import isotonic_regression
 
-from convexformer.plotting._style import FAINT, INK, MUTED, STYLE, spread
+from convexformer.plotting._style import FAINT, INK, MUTED, STYLE
 
 from ..lab import Record, grouped
 from .experiment import NAMES
@@ -132,7 +134,22 @@ def _label_ends(ax: Axes, labels: list[tuple[str, float, str]]) -> None:
     """Numbers of heads right of the lines, moved apart where they crowd."""
     low, high = ax.get_ylim()
     per_point = (high - low) / (72 * PANEL[1])
-    places = spread([end for _, end, _ in labels], SPACE * per_point, low, high)
+    places = _spread([end for _, end, _ in labels], SPACE * per_point, low, high)
     for (text, _, color), place in zip(labels, places, strict=True):
         where: Any = {"xy": (1, place), "xycoords": ("axes fraction", "data"), "xytext": (3, 0)}
         ax.annotate(text, **where, fontsize=8, color=color, annotation_clip=False, **BOLD)
+
+
+def _spread(positions: ArrayLike, space: float, low: float, high: float) -> NDArray[np.float64]:
+    """Move `positions` apart until neighbours are `space` away, staying near where they were.
+
+    The least-squares solution of ``min sum (q_i - p_i)^2`` subject to ``q_{i+1} - q_i >= space``
+    (isotonic regression of ``p_i - i * space``), then shifted into ``[low, high]`` where it fits.
+    """
+    positions = np.asarray(positions, dtype=np.float64)
+    order = np.argsort(positions, kind="stable")
+    steps = space * np.arange(len(order))
+    base = isotonic_regression(positions[order] - steps)
+    placed = np.empty(len(order))
+    placed[order] = steps + np.clip(base, low, max(low, high - steps[-1]))
+    return placed

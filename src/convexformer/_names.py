@@ -43,6 +43,11 @@ def model_names(model: Any, n_tokens: int) -> tuple[list[str] | None, list[str] 
     )
 
 
+def largest_first(norms: NDArray[np.float64]) -> list[int]:
+    """Indices of the norms that are not zero."""
+    return np.argsort(-norms, kind="stable")[: np.count_nonzero(norms)].tolist()
+
+
 def entry_order(norms: NDArray[np.float64]) -> list[int]:
     """Tokens in the order in which they enter along the rows of `norms`, the larger first in ties.
 

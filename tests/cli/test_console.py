@@ -26,22 +26,19 @@ def terminal(monkeypatch):
     return screen
 
 
-def test_the_live_line_shows_gap_tokens_and_time(terminal):
+def test_the_live_line_shows_gap_groups_and_time(terminal):
     with _console.live("fitting") as report:
         report(TracePoint(3, 0.1, 3.25e-5, 7))
     shown = terminal.getvalue()
-    assert "fitting  relative gap" in shown and "3.2e-05" in shown and "7 tokens" in shown
+    assert "fitting  relative gap" in shown and "3.2e-05" in shown and "7 groups" in shown
     assert "0:00:0" in shown
-    with _console.live("fitting", "pairs") as report:
-        report(TracePoint(3, 0.1, 3.25e-5, 7))
-    assert "7 pairs" in terminal.getvalue()
 
 
 @pytest.mark.filterwarnings("ignore:The chosen beta")  # of two
 def test_folds_and_betas_are_told_as_they_are_done():
     seen = []
     X = np.random.default_rng(0).normal(size=(40, 4, 2))
-    report = _console.Report("fitting", "tokens", lambda description: seen.append(description))
+    report = _console.Report("fitting", lambda description: seen.append(description))
     ConvexAttentionRegressorCV(betas=[1.0, 0.5], cv=2, verbose=report).fit(X, X[:, 0, 0])
     folds = [f"fitting  fold {k} of 2, beta {i} of 2" for k in (1, 2) for i in (1, 2)]
     assert seen[:4] == folds

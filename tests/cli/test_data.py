@@ -112,7 +112,7 @@ def test_task_is_guessed(y, task):
             {"drop": ["kind"]},
             "numbers in body.x .inf in row 1",
         ),
-        (lambda t: t, {"drop": ["kind", "kid"]}, "no column 'kid'; did you mean kind"),
+        (lambda t: t, {"drop": ["kind", "kid"]}, "no column 'kid'; its columns are"),
         (
             lambda t: t,
             {"drop": ["kind"], "n_tokens": 4},
@@ -123,10 +123,9 @@ def test_task_is_guessed(y, task):
         (
             lambda t: t.drop(columns=["kind", "tail.y"]),
             {"group_by_prefix": "."},
-            "'head' has x, y and 'tail' has x",
+            "the same channels; there is no tail.y",
         ),
-        (lambda t: t[["y"]], {}, "80 rows and 0 columns of X"),
-        (lambda t: t.head(0), {"drop": ["kind"]}, "0 rows"),
+        (lambda t: t[["y"]], {}, "0 columns cannot be cut"),
     ],
 )
 def test_bad_tables_are_named(table, tmp_path, alter, options, message):

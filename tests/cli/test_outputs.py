@@ -18,16 +18,6 @@ def test_fit_and_path_never_overwrite_their_data(run, csv, tmp_path):
     assert csv.read_bytes() == before
 
 
-def test_path_into_a_folder_never_overwrites_its_data(run, csv, tmp_path):
-    data = csv.rename(tmp_path / "path.csv")
-    before = data.read_bytes()
-    options = ("--target", "y", "--drop", "kind", "--out", tmp_path, "--force")
-    assert (
-        "path.csv is a file that this command reads" in run("path", data, *options, code=2).stderr
-    )
-    assert data.read_bytes() == before
-
-
 def test_predict_never_overwrites_its_data(run, csv, tmp_path):
     model = tmp_path / "m.safetensors"
     run("fit", csv, "--target", "y", "--drop", "kind", "--out", model)

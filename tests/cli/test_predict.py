@@ -37,7 +37,7 @@ def test_predict_names_what_is_missing(run, csv, npz, table, model, tmp_path):
     run("fit", csv, "--target", "y", "--drop", "kind", "--out", out)
     table.rename(columns={"head.x": "head.z"}).to_csv(tmp_path / "o.csv", index=False)
     error = run("predict", out, tmp_path / "o.csv", "--out", file, code=2).stderr
-    assert "no column 'head.x'; did you mean head.z" in error
+    assert "no column 'head.x'; its columns are head.z" in error
     assert "not fitted on a table" in run("predict", model, csv, "--out", file, code=2).stderr
     assert not file.exists()
 

@@ -6,7 +6,7 @@ from nbclient import NotebookClient
 
 DISPLAY = """\
 from convexformer import CertificateDisplay
-CertificateDisplay([0, 1, 2], [0.0, 0.1, 0.2], [0.5, 1e-3, 2e-7], tol=1e-6).plot();"""
+CertificateDisplay([0.0, 0.1, 0.2], [0.5, 1e-3, 2e-7], tol=1e-6).plot();"""
 OWN = """\
 from matplotlib import pyplot
 pyplot.plot([1, 2, 3]);"""

@@ -16,7 +16,6 @@ from convexformer import (
     TokenScaler,
     attention_path,
 )
-from convexformer.plotting._style import spread
 
 TOKENS = [f"P{k}" for k in range(1, 13)]
 
@@ -81,12 +80,15 @@ def test_a_model_is_no_path(data):
             PathDisplay.from_path(wrong)
 
 
-def test_largest_tokens_are_labelled_at_their_ends_and_the_rest_counted(path):
+def test_largest_tokens_are_in_the_legend_and_the_rest_counted(path):
     display = PathDisplay.from_path(path, tokens=TOKENS)
-    texts = {text.get_text() for text in display.ax_.texts}
-    assert {"P5", "P8"} <= texts
+    shown = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert set(shown[:2]) == {"P5", "P8"}
     hidden = path.n_tokens_used[-1] - 9
-    assert hidden <= 0 or f"{hidden} more" in texts
+    assert hidden > 0 and shown[-1] == f"{hidden} more" and len(shown) == 10
+    (top,) = display.ax_.child_axes
+    counts = [int(label.get_text()) for label in top.get_xticklabels()]
+    np.testing.assert_array_equal(counts, path.n_tokens_used)
 
 
 def test_scores_and_marks_are_drawn_below(path):
@@ -142,20 +144,6 @@ def test_bad_input_is_named(path):
         PathDisplay.from_path(path, scores=[1.0])
     with pytest.raises(ValueError, match="needs a fitted CV estimator"):
         PathDisplay.from_estimator(ConvexAttentionRegressorCV())
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_spread_keeps_order_and_distance(seed):
-    rng = np.random.default_rng(seed)
-    positions = rng.uniform(0, 1, size=8)
-    placed = spread(positions, 0.1, 0.0, 1.0)
-    order = np.argsort(positions)
-    assert np.all(np.diff(placed[order]) >= 0.1 - 1e-12)
-    assert placed.min() >= 0 and placed.max() <= 1 + 1e-12
-
-
-def test_spread_leaves_what_is_apart_alone():
-    np.testing.assert_allclose(spread([0.9, 0.1, 0.5], 0.1, 0.0, 1.0), [0.9, 0.1, 0.5])
 
 
 def test_gated_and_weighted_paths(data):

@@ -193,11 +193,8 @@ def _shown(result: LayerProbe) -> list[RenderableType]:
     if not result.worst_gap <= result.tol:
         head = (f"Not every head reached the gap of {result.tol:g}", "bold yellow")
     return [
-        Text.assemble(
-            (f"Layer {result.layer} of {result.n_layers}", "bold"),
-            f" of {result.model}, looking {ways}: trained on "
-            f"{trained} texts, chosen on {chosen}, tested on {tested} ({targets} targets)\n",
-        ),
+        f"Layer {result.layer} of {result.n_layers} of {result.model}, looking {ways}: trained on "
+        f"{trained} texts, chosen on {chosen}, tested on {tested} ({targets} targets)\n",
         _table(result.heads),
         Text(LEGEND, "dim"),
         Text.assemble(

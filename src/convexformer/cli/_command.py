@@ -76,9 +76,7 @@ Answer = tuple[dict[str, Any], list[RenderableType]]
 def command(function: Callable[..., Answer]) -> Callable[..., None]:
     """A command of the app."""
     given = list(inspect.signature(function, eval_str=True).parameters.values())
-    bundles: dict[str, Any] = {
-        one.name: one.annotation for one in given if is_dataclass(one.annotation)
-    }
+    bundles: dict[str, Any] = {p.name: p.annotation for p in given if is_dataclass(p.annotation)}
 
     @functools.wraps(function)
     def run(*, json: bool = False, **options: Any) -> None:
@@ -96,10 +94,8 @@ def command(function: Callable[..., Answer]) -> Callable[..., None]:
     text, own = _described(function.__doc__)
     descriptions = _described(__doc__)[1] | own
     json = inspect.signature(run, follow_wrapped=False, eval_str=True).parameters["json"]
-    flat = [parameter for one in given for parameter in _fields(one)]
-    parameters = [
-        one.replace(annotation=_annotated(one, *descriptions[one.name])) for one in (*flat, json)
-    ]
+    flat = [*(field for one in given for field in _fields(one)), json]
+    parameters = [p.replace(annotation=_annotated(p, *descriptions[p.name])) for p in flat]
     made: Any = run
     made.__doc__ = text
     made.__signature__ = inspect.Signature(parameters)

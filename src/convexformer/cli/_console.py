@@ -95,13 +95,16 @@ def shortened(text: str, most: int) -> str:
 
 
 def emit(result: dict[str, Any]) -> None:
-    """Print one JSON object on stdout, in ASCII: every terminal shows it, none obeys it."""
-    print(to_json(result, ascii_only=True), flush=True)
+    """Print one JSON object on stdout."""
+    print(to_json(result), flush=True)
 
 
-def to_json(result: Any, *, ascii_only: bool = False) -> str:
-    """JSON of plain numbers and strings; NaN and infinity, which JSON lacks, become null."""
-    return json.dumps(_plain(result), ensure_ascii=ascii_only, allow_nan=False)
+def to_json(result: Any) -> str:
+    """JSON of plain numbers and strings, in ASCII: every terminal shows it, none obeys it.
+
+    NaN and infinity, which JSON lacks, become null.
+    """
+    return json.dumps(_plain(result), allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -147,12 +150,11 @@ class Report:
     """What a live line says: an estimator calls it with trace points, and tells it of folds."""
 
     what: str
-    groups: str  # what the solver counts as active
     update: Callable[..., None]
 
     def __call__(self, point: Any) -> None:
         gap = f"relative gap [bold]{point.relative_gap:.1e}[/]"
-        self.update(description=f"{self.what}  {gap}  {point.n_active} {self.groups}")
+        self.update(description=f"{self.what}  {gap}  {point.n_active} groups")
 
     def step(self, words: str) -> None:
         """Say how far cross-validation has come."""
@@ -160,10 +162,10 @@ class Report:
 
 
 @contextmanager
-def live(what: str, groups: str = "tokens") -> Iterator[Report]:
+def live(what: str) -> Iterator[Report]:
     """A line with the gap and the elapsed time; yields a report for every trace point."""
     with progress(what) as update:
-        yield Report(what, groups, update)
+        yield Report(what, update)
 
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:

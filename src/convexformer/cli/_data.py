@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -164,7 +163,7 @@ def _cut(X: NDArray[Any], n_tokens: int | None) -> NDArray[Any]:
     n = X.shape[1] if n_tokens is None else n_tokens
     if n < 1 or X.shape[1] % n:
         raise InputError(f"{X.shape[1]} columns cannot be cut into {n} tokens of equal length.")
-    return X.reshape(len(X), n, -1)
+    return X.reshape(len(X), n, X.shape[1] // n)
 
 
 def _from_table(options: Training) -> Samples:
@@ -173,11 +172,8 @@ def _from_table(options: Training) -> Samples:
     y = frame[target]
     if y.isna().any():
         raise InputError(f"column {target!r} lacks a value in {y.isna().sum()} of {len(y)} rows.")
-    features = frame.drop(columns=[target, *drop])
-    unnamed = [name for name in features if name.startswith(UNNAMED)]
-    features = features.drop(columns=unnamed)
-    if not features.size:
-        raise InputError(f"{path} has {len(features)} rows and {features.shape[1]} columns of X.")
+    unnamed = [name for name in frame if name.startswith(UNNAMED) and name not in drop]
+    features = frame.drop(columns=[target, *drop, *unnamed])
     features = _numbers(features, "or leave such columns out with --drop NAME.")
     if options.group_by_prefix is None:
         X = _cut(features.to_numpy(), options.n_tokens)
@@ -186,18 +182,11 @@ def _from_table(options: Training) -> Samples:
         columns, tokens, channels = _grouped(list(features), options.group_by_prefix)
         features = features[columns]
         X = _cut(features.to_numpy(), len(tokens))
-    names = {
-        "feature_names_in_": list(features),
-        "token_names_": tokens,
-        "channel_names_": channels,
-    }
-    return Samples(
-        X,
-        y.to_numpy() if y.dtype.kind in "biuf" else y.to_numpy().astype(str),
-        extra={},
-        names={attribute: given for attribute, given in names.items() if given},
-        notes=[f"left out {name!r}, a column of row numbers" for name in unnamed],
-    )
+    y = y.to_numpy() if y.dtype.kind in "biuf" else y.to_numpy().astype(str)
+    names: dict[str, Any] = {"token_names_": tokens, "channel_names_": channels}
+    names = {attribute: given for attribute, given in names.items() if given}
+    notes = [f"left out {name!r}, a column of row numbers" for name in unnamed]
+    return Samples(X, y, {}, {"feature_names_in_": list(features)} | names, notes)
 
 
 def _read_frame(path: Path, wanted: Sequence[str]) -> Any:
@@ -225,9 +214,7 @@ def _read_frame(path: Path, wanted: Sequence[str]) -> Any:
         raise InputError(f"{path} has several columns named {_some(twice)}; names must differ.")
     for name in wanted:
         if name not in frame:
-            near = difflib.get_close_matches(name, names, n=3)
-            hint = f"did you mean {' or '.join(near)}? Its" if near else "its"
-            raise InputError(f"{path} has no column {name!r}; {hint} columns are {_some(names)}.")
+            raise InputError(f"{path} has no column {name!r}; its columns are {_some(names)}.")
     return frame
 
 
@@ -248,24 +235,19 @@ def _numbers(features: Any, cure: str) -> Any:
 
 def _grouped(columns: list[str], separator: str) -> tuple[list[str], list[str], list[str]]:
     """Columns ``token<sep>channel`` token by token; names of the tokens and of the channels."""
-    groups: dict[str, dict[str, str]] = {}  # columns by token and channel
-    for column in columns:
-        token, found, channel = column.partition(separator)
+    parts = [column.partition(separator) for column in columns]
+    for column, (_, found, _) in zip(columns, parts, strict=True):
         if not found:
             raise InputError(
                 f"column {column!r} has no {separator!r} to divide token from channel; leave it "
                 "out with --drop NAME or name another separator."
             )
-        groups.setdefault(token, {})[channel] = column
-    tokens = list(groups)
-    channels = list(groups[tokens[0]])
-    for token in tokens:
-        if groups[token].keys() != set(channels):
-            raise InputError(
-                f"all tokens need the same channels, but {tokens[0]!r} has {_some(channels)} and "
-                f"{token!r} has {_some(groups[token])}."
-            )
-    return [groups[token][channel] for token in tokens for channel in channels], tokens, channels
+    tokens = list(dict.fromkeys(token for token, _, _ in parts))
+    channels = list(dict.fromkeys(channel for _, _, channel in parts))
+    wanted = [f"{token}{separator}{channel}" for token in tokens for channel in channels]
+    if missing := [name for name in wanted if name not in columns]:
+        raise InputError(f"all tokens need the same channels; there is no {_some(missing)}.")
+    return wanted, tokens, channels
 
 
 def _some(names: Any) -> str:

@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ._command import Answer, command
-from ._console import InputError, live, plain_table, to_json
+from ._console import InputError, live, plain_table
 from ._models import describe, model_words
-from ._outputs import FIGURES, check_folder, check_output, save, write
+from ._outputs import FIGURES, check_output, save, write
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,10 +82,9 @@ class Training:
         X, real = samples.X, samples.extra.get("mask", np.ones(samples.X.shape[:2])) != 0
         if X.ndim != 3 or X.dtype.kind not in "biuf" or real.shape != X.shape[:2]:
             return None
-        padding = np.broadcast_to(~real[:, :, None], X.shape)
-        variances = np.ma.array(X, np.float64, mask=padding).var(axis=0)  # (n, d)
-        scales = np.sqrt(variances.mean(axis=1).filled(0.0))
-        scales = np.where(scales > 0, scales, 1.0)  # of constant tokens
+        variances = X.var(axis=0, dtype=np.float64, where=real[:, :, None])  # (n, d)
+        scales = np.sqrt(variances.mean(axis=1))
+        scales = np.where(scales > 0, scales, 1.0)  # of constant tokens, and of padding alone
         low, high = int(scales.argmin()), int(scales.argmax())
         ratio = scales[high] / scales[low]
         if ratio > UNLIKE_SCALES and not self.scale:
@@ -139,16 +138,13 @@ def fit(
     hint = ", guessed, see --task" if training.task == "auto" else ""
     samples = training.read()
     check_output(out, force, training.files)  # after mistakes in the input
-    options: dict[str, Any] = {"refit": refit}
+    given = {"beta": beta, "cv": cv, "eps": eps, "n_gates": gates}
+    options = {name: value for name, value in given.items() if value is not None}
     if gates is not None:
-        options |= {"n_gates": gates, "random_state": seed}
-    if cv is None:
-        options["beta"] = 0.1 if beta is None else beta
-    else:
-        options |= {"cv": cv} if eps is None else {"cv": cv, "eps": eps}
-    model = training.estimator(samples, **options)
+        options["random_state"] = seed
+    model = training.estimator(samples, refit=refit, **options)
     start = time.perf_counter()
-    with live("fitting", "tokens" if gates is None else "(gate, token) pairs") as report:
+    with live("fitting") as report:
         model.set_params(verbose=report).fit(samples.X, samples.y, **samples.extra)
     seconds = time.perf_counter() - start
     for attribute, names in samples.names.items():
@@ -164,7 +160,7 @@ def fit(
         folds, tried, score = len(model.scores_), len(model.betas_), model.best_score_
         result["cv"] = {"folds": folds, "n_betas": tried, "score": score}
         shown += [f"beta chosen by {folds}-fold CV among {tried}, score {score:.4g}."]
-    return result, [*shown, *model_words(model, result), f"Saved to {out}"]
+    return result, [*shown, *model_words(result), f"Saved to {out}"]
 
 
 @command
@@ -181,7 +177,7 @@ def path(
     Parameters
     ----------
     out
-        csv, json or figure (png, pdf, svg), by its ending; a folder gets all three.
+        csv or figure (png, pdf, svg), by its ending.
     n_betas : at least 1
         Number of betas.
     eps
@@ -190,28 +186,22 @@ def path(
     from convexformer import attention_path
 
     samples = training.read()
-    files = [] if out is None else [out]
-    if out is not None and (out.is_dir() or not out.suffix):
-        files = check_folder(out, ("path.csv", "path.json", "path.png"), force, training.files)
-    elif out is not None:
-        check_output(out, force, training.files, (".csv", ".json", *FIGURES))
+    if out is not None:
+        check_output(out, force, training.files, (".csv", *FIGURES))
     start = time.perf_counter()
     with live("following the path") as report:
-        solved = attention_path(
-            training.estimator(samples, verbose=report),
-            samples.X,
-            samples.y,
-            n_betas=n_betas,
-            eps=eps,
-            **samples.extra,
-        )
+        estimator = training.estimator(samples, verbose=report)
+        options: dict[str, Any] = {"n_betas": n_betas, "eps": eps, **samples.extra}
+        solved = attention_path(estimator, samples.X, samples.y, **options)
     names = [str(k) for k in range(solved.token_norms.shape[1])]
     result = _result(solved, samples.names.get("token_names_", names), training.tol)
     result |= {"task": training.task, "seconds": time.perf_counter() - start}
-    result |= {"notes": samples.notes, "files": files}
-    for file in files:
-        _write(file, solved, result)
-    return result, [*_shown(result), *(f"Wrote {file}" for file in files)]
+    result |= {"notes": samples.notes, "file": out}
+    shown = _shown(result)
+    if out is not None:
+        _write(out, solved, result)
+        shown += [f"Wrote {out}"]
+    return result, shown
 
 
 def _result(solved: AttentionPath, names: list[str], tol: float) -> dict[str, Any]:
@@ -240,9 +230,7 @@ def _result(solved: AttentionPath, names: list[str], tol: float) -> dict[str, An
 
 def _write(file: Path, solved: AttentionPath, result: dict[str, Any]) -> None:
     """A table has a row per beta: what is told of its model, and the norm of every token."""
-    if file.suffix.lower() == ".json":
-        write(file, to_json(result) + "\n")
-    elif file.suffix.lower() == ".csv":
+    if file.suffix.lower() == ".csv":
         import pandas as pd
 
         frame = pd.DataFrame(result["models"])
@@ -255,12 +243,13 @@ def _write(file: Path, solved: AttentionPath, result: dict[str, Any]) -> None:
 
 
 def _shown(result: dict[str, Any]) -> list[RenderableType]:
+    from .._names import largest_first
+
     models, tokens, order = result["models"], result["tokens"], result["entry_order"]
     table = plain_table("beta / beta_max", "tokens used", "relative gap", "largest")
     step = max(1, -(-len(models) // MOST_ROWS))
     for model in models[::-step][::-1]:
-        norms = model["token_norms"]
-        used = [tokens[k] for k in (-norms).argsort(kind="stable")[:MOST_LARGEST] if norms[k] > 0]
+        used = [tokens[k] for k in largest_first(model["token_norms"])[:MOST_LARGEST]]
         table.add_row(
             f"{model['beta']:.3g}",
             str(model["n_tokens_used"]),

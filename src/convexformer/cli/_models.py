@@ -48,7 +48,7 @@ def explain(
         "channels": channels and check_names("--channels", channels.split(","), fitted.n_channels_),
     }
     result = {"model": model} | describe(fitted, **names)
-    shown = [Text(type(fitted).__name__, "bold"), *model_words(fitted, result)]
+    shown = [Text(type(fitted).__name__, "bold"), *model_words(result)]
     if figure is not None:
         save(TokenMapDisplay.from_estimator(fitted, **names).figure_, figure)
         result["figure"] = figure
@@ -109,11 +109,7 @@ def describe(
     """What a fitted model is, uses and proves, for JSON; with its own names, or those given."""
     import numpy as np
 
-    from .._names import model_names
-
-    def ranked(norms: Any) -> list[int]:
-        """Those in use, largest norm first."""
-        return [int(k) for k in np.argsort(-norms, kind="stable") if norms[k] > 0]
+    from .._names import largest_first, model_names
 
     gated = model.coef_.ndim == 4
     coef = model.coef_ if gated else model.coef_[:, None]  # (c, h, n, d)
@@ -137,7 +133,7 @@ def describe(
             if Z[i, g, j] != 0
         ]
 
-    order = ranked(norms)
+    order = largest_first(norms)
     # Of a refitted model its selection was proved, and nothing of its coefficients.
     refitted = hasattr(model, "selection_certificate_")
     proof = model.selection_certificate_ if refitted else model.certificate_
@@ -159,12 +155,12 @@ def describe(
     else:
         described |= {"certificate": proof.to_dict(), "relative_gap": proof.relative_gap}
     if gated:
-        always_open = np.flatnonzero(model.gate_thresholds_ == -np.inf)
-        described |= {"n_gates": h, "gates": ranked(model.gate_norms_), "always_open": always_open}
+        described |= {"n_gates": h, "gates": largest_first(model.gate_norms_)}
+        described["always_open"] = np.flatnonzero(model.gate_thresholds_ == -np.inf)
     return described | ({"classes": model.classes_} if hasattr(model, "classes_") else {})
 
 
-def model_words(model: Any, described: dict[str, Any]) -> list[RenderableType]:
+def model_words(described: dict[str, Any]) -> list[RenderableType]:
     """What a model that was described uses, what it reads there, and what was proved."""
     used = f"{described['n_tokens_used']} of {described['n_tokens']} tokens"
     if "gates" in described:
@@ -175,15 +171,13 @@ def model_words(model: Any, described: dict[str, Any]) -> list[RenderableType]:
         shown += [token_table(described), ""]
     if described["n_outputs"] == 1 and "classes" in described:
         shown += [Text(f"+ speaks for {described['classes'][-1]}, - against it\n", "dim")]
-    return [*shown, proof_words(model)]
+    return [*shown, proof_words(described)]
 
 
 def token_table(described: dict[str, Any]) -> Table:
     """Tokens in use by norm, with bars and what is read there; of many, the first."""
     norms = described["token_norms"]
-    # With one channel there is nothing to choose from.
-    reads = "reads mostly" if described["n_channels"] > 1 else "coefficients"
-    table = plain_table("token", "norm", "", reads, right=["norm"])
+    table = plain_table("token", "norm", "", "reads mostly", right=["norm"])
     for token in described["tokens"][:MOST_TOKENS]:
         length = bar(norms[token] / max(norms.values()))
         terms = Text("  ").join(_term(term, described) for term in described["reads"][token])
@@ -206,22 +200,20 @@ def bar(share: float, width: int = 10) -> Text:
     return Text("█" * max(round(width * share), int(share > 0)), "cyan")
 
 
-def proof_words(model: Any) -> Text:
-    """What was proved about a fitted model."""
-    refitted = hasattr(model, "selection_certificate_")
-    proof = model.selection_certificate_ if refitted else model.certificate_
-    reached = proof.relative_gap <= model.tol
+def proof_words(described: dict[str, Any]) -> Text:
+    """What was proved about a model that was described."""
+    refitted, reached = described["refit"], described["converged"]
+    proof = described["selection_certificate" if refitted else "certificate"]
+    objective, gap = f"{proof['primal']:.6g}", f"{proof['relative_gap']:.1e}"
     if refitted:
         selected = "certified optimum" if reached else "fit that is not yet optimal"
         return Text.assemble(
             ("Refitted, not the certified optimum", "bold yellow"),
-            f". Tokens were selected by a {selected} (objective {proof.primal:.6g}, relative "
-            f"duality gap {proof.relative_gap:.1e}); coefficients were then fitted with a ridge in "
-            "place of the penalty.",
+            f". Tokens were selected by a {selected} (objective {objective}, relative duality gap "
+            f"{gap}); coefficients were then fitted with a ridge in place of the penalty.",
         )
     return Text.assemble(
         ("Certified optimum", "bold green") if reached else ("Not yet optimal", "bold yellow"),
-        f". The objective is {proof.primal:.6g}, and the dual bound proves that no model of this "
-        f"class can lower it by more than a fraction of {proof.relative_gap:.1e} (the relative "
-        "duality gap).",
+        f". The objective is {objective}, and the dual bound proves that no model of this class "
+        f"can lower it by more than a fraction of {gap} (the relative duality gap).",
     )

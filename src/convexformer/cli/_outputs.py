@@ -36,14 +36,12 @@ def check_output(
     _check_inside(path.parent)
 
 
-def check_folder(
-    folder: Path, names: Sequence[str] = (), force: bool = False, inputs: Sequence[Path] = ()
-) -> list[Path]:
+def check_folder(folder: Path, names: Sequence[str] = (), force: bool = False) -> list[Path]:
     """The files `names` in `folder`, which is made with the first file; raises if it cannot be."""
     files = [folder / name for name in names]
     if folder.is_dir():
         for file in files:
-            check_output(file, force, inputs)
+            check_output(file, force)
     elif folder.exists():
         raise InputError(f"{folder} is a file; give the name of a folder.")
     _check_inside(folder if folder.is_dir() else folder.parent)

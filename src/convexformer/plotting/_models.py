@@ -59,25 +59,12 @@ class Subject:
             return names[1:], f"{unit} of “{names[1]}”{per}"
         return names, unit + per
 
-    def names(self, n_tokens: int, given: Sequence[Any] | None = None) -> tuple[Names, Names]:
-        """Names of tokens and channels: those given, the model's own, or what steps before tell.
-
-        Where a step adds tokens (PooledTokens), names may be `given` for those that it reads.
-        """
+    def names(self, n_tokens: int) -> tuple[Names, Names]:
+        """Names of tokens and channels: the model's own, or those of a table that steps read."""
         tokens, channels = model_names(self.model, n_tokens)
-        if tokens is None and self.before:
-            added: list[str] = []
-            features = getattr(self.before[0], "feature_names_in_", None)  # of a table
+        if tokens is None and self.before and hasattr(self.before[0], "feature_names_in_"):
+            features: Any = None
             for step in self.before:
-                if hasattr(step, "token_names_out"):
-                    added += step.token_names_out([])
-                elif features is not None and not added:
-                    features = step.get_feature_names_out(features)
-            n_read = n_tokens - len(added)
-            if features is not None:
-                tokens, channels = split_names([str(name) for name in features], n_read)
-            if given is not None and len(given) == n_read:
-                tokens, given = [str(name) for name in given], None
-            if added:
-                tokens = [*(tokens or map(str, range(n_read))), *added]
-        return tokens if given is None else [str(name) for name in given], channels
+                features = step.get_feature_names_out(features)
+            return split_names([str(name) for name in features], n_tokens)
+        return tokens, channels

@@ -12,8 +12,7 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
-from sklearn.isotonic import isotonic_regression
+from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Place = tuple[float, float]
@@ -26,19 +25,9 @@ ACCENT = "#0b5fa5"
 # Okabe and Ito's colour-blind-safe hues; yellow left out (too light for lines), darkened a little
 # so that labels in the same colour stay readable on white.
 HUES = (
-    "#0072b2",
-    "#d55e00",
-    "#007a5a",
-    "#b5518f",
-    "#8a6d00",
-    "#3f9bd1",
-    "#5b4b9a",
-    "#7a4a21",
-    "#4d4d4d",
+    *("#0072b2", "#d55e00", "#007a5a", "#b5518f", "#8a6d00"),
+    *("#3f9bd1", "#5b4b9a", "#7a4a21", "#4d4d4d"),
 )
-
-LABEL_SPACE = 11.5  # points between two names at the ends of lines
-MANY_CELLS = 80  # beyond this, no lines are drawn between the columns of a heat map
 
 STYLE: Any = {  # Any: the stubs type every key
     "font.size": 10,
@@ -60,8 +49,6 @@ STYLE: Any = {  # Any: the stubs type every key
     "text.color": INK,
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
 }
 
 
@@ -114,20 +101,13 @@ def root(ax: Axes) -> Figure:
     return figure.canvas.figure
 
 
-def size_in_points(ax: Axes) -> Place:
-    """Width and height of `ax` once everything drawn so far has found its place."""
-    figure = root(ax)
-    figure.draw_without_rendering()
-    return 72 * ax.bbox.width / figure.dpi, 72 * ax.bbox.height / figure.dpi
-
-
 def lined(ax: Axes, axis: Any = "y") -> None:
     """Faint lines to read values by, and no frame on top and right."""
     ax.grid(axis=axis, color=FAINT, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def bare(ax: Axes) -> None:
+def bare(ax: Any) -> None:
     """Take away frame and tick marks: what is drawn is the frame."""
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
@@ -159,8 +139,8 @@ def heat_map(ax: Axes, values: Array, rows: Sequence[str], **look: Any) -> QuadM
     """A cell for every value, the first row on top."""
     m, n = values.shape
     edges = np.arange(n + 1) - 0.5, np.arange(m + 1) - 0.5
-    line = 0.6 if n <= MANY_CELLS else 0.0
-    image = ax.pcolormesh(*edges, values, edgecolor="white", linewidth=line, **look)
+    look |= {"edgecolor": "white", "linewidth": min(0.6, 24 / n)}  # thin between many columns
+    image = ax.pcolormesh(*edges, values, **look)
     ax.set_ylim(m - 0.5, -0.5)
     ax.set_yticks(range(len(rows)), rows)
     bare(ax)
@@ -191,11 +171,6 @@ def certificate_line(certificate: Any, refitted: bool = False) -> str:
     return f"Certificate: {gap}. {claim}"
 
 
-def largest_first(norms: Array) -> list[int]:
-    """Indices of the norms that are not zero."""
-    return np.argsort(-norms, kind="stable")[: np.count_nonzero(norms)].tolist()
-
-
 def names_for(given: Sequence[Any] | None, count: int, what: str) -> list[str]:
     """Names for `count` things: the given ones, checked, or numbers from 0."""
     names = [str(name) for name in (range(count) if given is None else given)]
@@ -207,40 +182,3 @@ def names_for(given: Sequence[Any] | None, count: int, what: str) -> list[str]:
 def listing(names: Sequence[str]) -> str:
     """``"A"``, ``"A and B"``, ``"A, B and C"``."""
     return " and ".join([", ".join(names[:-1]), *names[-1:]] if len(names) > 1 else names)
-
-
-def short(value: float) -> str:
-    """Two significant digits, and no more zeros than it takes; of zero, none."""
-    if not value:
-        return ""
-    return f"{value:#.2g}".rstrip(".") if value < 99.5 else f"{value:.0f}"
-
-
-def spread(positions: ArrayLike, space: float, low: float, high: float) -> Array:
-    """Move `positions` apart until neighbours are `space` away, staying near where they were.
-
-    The least-squares solution of ``min sum (q_i - p_i)^2`` subject to ``q_{i+1} - q_i >= space``
-    (isotonic regression of ``p_i - i * space``), then shifted into ``[low, high]`` where it fits.
-    """
-    positions = np.asarray(positions, dtype=np.float64)
-    order = np.argsort(positions, kind="stable")
-    steps = space * np.arange(len(order))
-    base = isotonic_regression(positions[order] - steps)
-    placed = np.empty(len(order))
-    placed[order] = steps + np.clip(base, low, max(low, high - steps[-1]))
-    return placed
-
-
-def end_labels(ax: Axes, x: float, labels: Sequence[tuple[str, float, str]]) -> None:
-    """Write (name, y, colour) right of where lines end at ``(x, y)``, moved apart where they crowd.
-
-    Thin lines tie names to their places.
-    """
-    low, high = ax.get_ylim()
-    per_point = (high - low) / size_in_points(ax)[1]
-    places = spread([end for _, end, _ in labels], LABEL_SPACE * per_point, low, high)
-    for (name, end, color), place in zip(labels, places, strict=True):
-        shift = (14, (place - end) / per_point)
-        tie = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1}
-        look: dict[str, Any] = {"fontsize": 9.5, "fontweight": "bold", "arrowprops": tie}
-        note(ax, name, (x, end), shift, color=color, va="center", **look)

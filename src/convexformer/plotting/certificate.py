@@ -15,11 +15,11 @@ FLOOR = 1e-16  # a log axis has no zero; gaps at or below rounding are drawn her
 
 
 class CertificateDisplay:
-    r"""Relative duality gap :math:`(P - D) / P` against time or iterations.
+    r"""Relative duality gap :math:`(P - D) / P` against time.
 
     Parameters
     ----------
-    iterations, seconds, relative_gaps : array-like of shape (m,)
+    seconds, relative_gaps : array-like of shape (m,)
         The trace of a solve: a certified gap at each recorded moment.
     tol : float, optional
         The tolerance asked for, drawn as a line.
@@ -36,14 +36,13 @@ class CertificateDisplay:
     Examples
     --------
     >>> from convexformer import CertificateDisplay
-    >>> display = CertificateDisplay([0, 1, 2], [0.0, 0.1, 0.2], [0.5, 1e-3, 2e-7], tol=1e-6)
+    >>> display = CertificateDisplay([0.0, 0.1, 0.2], [0.5, 1e-3, 2e-7], tol=1e-6)
     >>> display.plot().ax_.get_title(loc="left")
     'Proved optimal to 2.0e-07 in 0.20 s'
     """
 
     def __init__(
         self,
-        iterations: ArrayLike,
         seconds: ArrayLike,
         relative_gaps: ArrayLike,
         *,
@@ -51,12 +50,10 @@ class CertificateDisplay:
         certificate: Any = None,
         refitted: bool = False,
     ) -> None:
-        if not np.size(iterations) == np.size(seconds) == np.size(relative_gaps) > 0:
-            names = "iterations, seconds and relative_gaps"
-            raise ValueError(f"{names} must be non-empty vectors of one length.")
-        self.iterations, self.seconds, self.relative_gaps = (
-            np.ravel(values).astype(np.float64) for values in (iterations, seconds, relative_gaps)
-        )
+        if not np.size(seconds) == np.size(relative_gaps) > 0:
+            raise ValueError("seconds and relative_gaps must be non-empty vectors of one length.")
+        self.seconds: style.Array = np.array(seconds, dtype=np.float64)
+        self.relative_gaps: style.Array = np.array(relative_gaps, dtype=np.float64)
         self.tol, self.certificate, self.refitted = tol, certificate, refitted
 
     @classmethod
@@ -69,15 +66,15 @@ class CertificateDisplay:
             Anything with ``trace_``; ``tol`` and ``certificate_`` are used if there. Of a
             pipeline, the last step.
         **options
-            `against`, `ax` and `title`: see :meth:`plot`.
+            `ax` and `title`: see :meth:`plot`.
         """
         subject = Subject(estimator)
         trace = getattr(subject.model, "trace_", None)
         if not trace:
             raise ValueError(f"{type(subject.model).__name__} has no trace_; fit it first.")
-        vectors = zip(*((p.iteration, p.seconds, p.relative_gap) for p in trace), strict=True)
+        seconds, gaps = [p.seconds for p in trace], [p.relative_gap for p in trace]
         tol = getattr(subject.model, "tol", None)
-        return cls(*vectors, tol=tol, **subject.proof).plot(**options)
+        return cls(seconds, gaps, tol=tol, **subject.proof).plot(**options)
 
     @property
     def relative_gap(self) -> float:
@@ -87,17 +84,13 @@ class CertificateDisplay:
         return float(self.relative_gaps[-1])
 
     @style.styled()
-    def plot(
-        self, ax: Axes | None = None, *, against: str = "seconds", title: str | None = None
-    ) -> CertificateDisplay:
+    def plot(self, ax: Axes | None = None, *, title: str | None = None) -> CertificateDisplay:
         """Draw.
 
         Parameters
         ----------
         ax : Axes, optional
             A new figure if omitted.
-        against : {"seconds", "iterations"}
-            What the horizontal axis counts.
         title : str, optional
             Instead of a title that says what was proved.
 
@@ -106,22 +99,18 @@ class CertificateDisplay:
         CertificateDisplay
             Itself.
         """
-        if against not in ("seconds", "iterations"):
-            raise ValueError(f"against must be 'seconds' or 'iterations'; got {against!r}.")
-        x = self.seconds if against == "seconds" else self.iterations
-        y = np.maximum(self.relative_gaps, FLOOR)
+        x, y = self.seconds, np.maximum(self.relative_gaps, FLOOR)
         self.ax_, self.figure_ = style.axes_for(ax, 5.6, 3.0)
         ax, own = self.ax_, ax is None
         (self.line_,) = ax.plot(x, y, color=style.ACCENT, marker="o", markersize=3.5)
         ax.plot(x[-1], y[-1], color=style.ACCENT, marker="o", markersize=7)
-        words, look = f"{self.relative_gaps[-1]:.1e}", {"fontsize": 9, "color": style.INK}
-        style.note(ax, words, (x[-1], y[-1]), (8, 0), va="center", **look)
+        style.note(ax, f"{self.relative_gaps[-1]:.1e}", (x[-1], y[-1]), (8, 0), va="center")
         if self.tol is not None and self.tol > 0:
             ax.axhline(self.tol, color=style.MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
             words, within = f"tolerance {self.tol:.0e}", ("axes fraction", "data")
             style.note(ax, words, (0, self.tol), (4, 3), within=within)
         style.lined(ax)
-        ax.set(yscale="log", xlabel=against, ylabel="relative duality gap")
+        ax.set(yscale="log", xlabel="seconds", ylabel="relative duality gap")
         ax.set_xlim(left=0)
         ax.margins(x=0.08)
         ax.minorticks_off()

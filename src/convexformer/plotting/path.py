@@ -12,11 +12,12 @@ from matplotlib.ticker import LogLocator
 from mpl_toolkits.axes_grid1 import make_axes_locatable
 from numpy.typing import ArrayLike
 
-from .._names import entry_order
+from .._names import entry_order, largest_first
 from . import _style as style
 from ._models import Subject
 
-COUNT_SPACE = 0.055  # between two numbers of tokens along the top, as a share of the width
+MOST_COUNTS = 16  # numbers of tokens that have room along the top
+LEGEND: Any = {"frameon": False, "labelcolor": "linecolor", "handlelength": 1.2, "fontsize": 9.5}
 
 
 class PathDisplay:
@@ -129,23 +130,19 @@ class PathDisplay:
             path.weighted_norms,
             norm_name=name if path.gate_thresholds is None else f"{name}, summed over gates",
             token_names=path.token_names if tokens is None else tokens,
-            worst_gap=max(certificate.relative_gap for certificate in path.certificates),
+            worst_gap=path.worst_gap,
             **options,
         )
         return display.plot(ax, title=title)
 
     @classmethod
-    def from_estimator(
-        cls, estimator: Any, *, score_name: str | None = None, **options: Any
-    ) -> PathDisplay:
+    def from_estimator(cls, estimator: Any, **options: Any) -> PathDisplay:
         """Draw the scores of a cross-validated estimator, with the beta that it chose.
 
         Parameters
         ----------
         estimator : fitted ConvexAttention*CV or ConvexTransformer*CV
             Or a pipeline that ends in one.
-        score_name : str, optional
-            By default, what `scoring` is called.
         **options
             `ax` and `title`: see :meth:`plot`.
         """
@@ -156,15 +153,13 @@ class PathDisplay:
                 f"{type(model).__name__} has no mean_scores_: PathDisplay.from_estimator needs "
                 "a fitted CV estimator. For a path of token norms, see PathDisplay.from_path."
             )
-        if score_name is None:
-            scoring = "minus the mean loss" if model.scoring is None else model.scoring
-            score_name = scoring.replace("_", " ") if isinstance(scoring, str) else "score"
+        scoring = str(model.scoring or "minus the mean loss").replace("_", " ")
         chosen = float(model.beta_fraction_)
         display = cls(
             model.betas_,
             scores=model.mean_scores_,
             score_errors=model.standard_errors_,
-            score_name=f"{score_name}\n({len(model.scores_)} folds, ± 1 standard error)",
+            score_name=f"{scoring}\n({len(model.scores_)} folds, ± 1 standard error)",
             marks={"chosen": chosen},
         )
         title = f"Cross-validation chooses {chosen:.3g} β$_{{\\max}}$"
@@ -187,25 +182,23 @@ class PathDisplay:
         PathDisplay
             Itself.
         """
-        has_norms = bool(self.token_names)
-        both = has_norms and self.scores is not None
+        has_norms, scores = bool(self.token_names), self.scores
+        both = has_norms and scores is not None
         self.ax_, self.figure_ = style.axes_for(ax, 6.2, 4.8 if both else 3.4)
         bottom = self.ax_
         if both:
             divider = make_axes_locatable(self.ax_)
             bottom = divider.append_axes("bottom", "45%", pad=0.12, sharex=self.ax_)
             self.ax_.tick_params(labelbottom=False)
-        self.score_ax_: Axes | None = None if self.scores is None else bottom
         self.lines_: list[Line2D] = []
         self._beta_axis(bottom)
-        if self.scores is not None:
-            self._draw_scores(bottom, self.scores)
+        self.score_ax_: Axes | None = None if scores is None else bottom
+        if scores is not None:
+            self._draw_scores(bottom, scores)
         if has_norms:
             self._draw_norms()
-            self._draw_counts()
         self._draw_marks(bottom)
-        pad = 22 if has_norms else 10  # above the numbers of tokens
-        self.ax_.set_title(self._message() if title is None else title, pad=pad)
+        self.ax_.set_title(self._message() if title is None else title)
         proof = ""
         if self.worst_gap is not None:
             proof = f"Each of the {len(self.betas)} models comes with a certificate: "
@@ -225,35 +218,28 @@ class PathDisplay:
         bottom.set_xlabel(r"penalty strength  β / β$_{\max}$   (weaker →)")
 
     def _draw_norms(self) -> None:
-        """A line per token; the largest at the right end get a colour and a label."""
+        """A line per token, in the legend and in colour those that end highest; above, counts."""
         ax, norms = self.ax_, self.token_norms
-        used = style.largest_first(norms[-1])
-        colors = dict(zip(used, style.HUES, strict=False))
         # Zeros before a token enters are left out, but for the last of them.
         entered = np.logical_or.accumulate(norms > 0)
         shown = np.where(np.vstack([entered[1:], entered[-1:]]), norms, np.nan)
-        grey: Any = {"color": "#b4bac4", "linewidth": 0.9, "zorder": 1.5}
-        self.lines_ = ax.plot(self.betas, shown, label=self.token_names, **grey)
-        for k, hue in colors.items():
-            self.lines_[k].set(color=hue, linewidth=1.8, zorder=2)
+        self.lines_ = ax.plot(self.betas, shown, color="#b4bac4", linewidth=0.9, zorder=1.5)
+        used = largest_first(norms[-1])
+        for k, hue in zip(used, style.HUES, strict=False):
+            self.lines_[k].set(color=hue, linewidth=1.8, zorder=2, label=self.token_names[k])
+        if hidden := used[len(style.HUES) :]:
+            self.lines_[hidden[0]].set_label(f"{len(hidden)} more")
+        if used:
+            named = [self.lines_[k] for k in used[: len(style.HUES) + 1]]
+            ax.legend(handles=named, loc="upper left", bbox_to_anchor=(1.0, 1.03), **LEGEND)
         ax.set(ylim=(0, 1.06 * (norms.max() or 1.0)), ylabel=self.norm_name)
         style.lined(ax)
-        labels = [(self.token_names[k], norms[-1, k], hue) for k, hue in colors.items()]
-        if hidden := used[len(colors) :]:
-            labels.append((f"{len(hidden)} more", norms[-1, hidden[0]], style.MUTED))
-        if labels:
-            style.end_labels(ax, self.betas[-1], labels)
-
-    def _draw_counts(self) -> None:
-        """Number of tokens used, written along the top where there is room."""
-        ax, free = self.ax_, 0.0
-        look: Any = {"within": "axes fraction"}
-        style.note(ax, "tokens used", (0, 1.015), (-10, 0), ha="right", **look)
-        for beta, count in zip(self.betas, self.n_tokens_used, strict=True):
-            place = (ax.transScale + ax.transLimits).transform((beta, 1.0))[0]
-            if place >= free:
-                free = place + COUNT_SPACE
-                style.note(ax, str(count), (place, 1.015), ha="center", **look)
+        some = slice(None, None, -(-len(self.betas) // MOST_COUNTS))
+        top = ax.secondary_xaxis("top")
+        top.set_xticks(self.betas[some], self.n_tokens_used[some], fontsize=8, color=style.MUTED)
+        top.minorticks_off()
+        style.bare(top)
+        top.set_xlabel("tokens used", fontsize=8, color=style.MUTED)
 
     def _draw_scores(self, ax: Axes, scores: style.Array) -> None:
         ax.plot(self.betas, scores, color=style.ACCENT, marker="o", markersize=3)

@@ -18,6 +18,10 @@ BARS = 2.6
 GAP = 0.35
 SUBTITLE: Any = {"loc": "center", "fontsize": 9.5, "fontweight": "normal", "pad": 6}
 LEGEND: Any = {"frameon": False, "fontsize": 8, "handletextpad": 0.2, "borderpad": 0}
+MARKS: Any = (  # shares of attention beside those of all static mixing
+    ("attention_share", "static attention", {"c": style.HUES[1], "marker": "|", "ls": "", "ms": 9}),
+    ("model_attention_share", "its own mean attention", {"c": style.INK, "marker": ".", "ls": ""}),
+)
 MAPS = ("static attention that explains most", "the model's own mean attention")
 
 
@@ -95,21 +99,16 @@ class ProbeDisplay:
         for place, head in enumerate(heads):
             if head.constant:
                 style.note(ax, "writes the same everywhere", (0.02, place), va="center")
-        static = [head.attention_share for head in heads]
-        self._mark(static, "static attention", marker="|", color=style.HUES[1], markersize=9)
-        own = [head.model_attention_share for head in heads]
-        self._mark(own, "its own mean attention", marker=".", color=style.INK, markersize=6)
+        for name, label, look in MARKS:
+            shares = [getattr(head, name) for head in heads]
+            label += " (below 0 at the edge)" if min(shares) < 0 else ""
+            ax.plot(np.maximum(shares, 0.0), at, label=label, markeredgewidth=2.0, **look)
         ax.set(xlim=(0, 1), ylim=(len(heads) - 0.5, -0.5), ylabel="head")
         ax.set_yticks(at, [str(head.head) for head in heads])
         ax.set_title("share of its output, unseen text", **SUBTITLE)
         style.lined(ax, "x")
         ax.tick_params(axis="y", length=0)
         ax.legend(loc="upper left", bbox_to_anchor=(-0.06, 0), borderaxespad=2.2, **LEGEND)
-
-    def _mark(self, shares: list[float], label: str, **look: Any) -> None:
-        label += " (below 0 at the edge)" if min(shares) < 0 else ""
-        at, look = range(len(shares)), {"linestyle": "none", "markeredgewidth": 2.0, **look}
-        self.bars_ax_.plot(np.maximum(shares, 0.0), at, label=label, **look)
 
     def _notes(self) -> str:
         result = self.result

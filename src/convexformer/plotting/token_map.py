@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +15,9 @@ from matplotlib.collections import QuadMesh
 from mpl_toolkits.axes_grid1 import make_axes_locatable
 from numpy.typing import ArrayLike
 
+from .._names import largest_first
 from . import _style as style
 from ._models import Subject
-
-Groups = Mapping[str, Sequence[str]]  # of channels, by name
 
 MANY_GATES = 40  # of those in use, the strongest are drawn
 MANY_CHANNELS = 64  # beyond this, rows of a heat map can no longer be told apart
@@ -92,9 +92,8 @@ class TokenMapDisplay:
     ) -> None:
         self.coef: style.Array = np.asarray(coef, dtype=np.float64)
         if self.coef.ndim not in (3, 4):
-            shape = self.coef.shape
-            raise ValueError(f"coef must have shape (c, n, d) or (c, gates, n, d); got {shape}.")
-        self.gated = self.coef.ndim == 4
+            wanted = "(c, n, d) or (c, gates, n, d)"
+            raise ValueError(f"coef must have shape {wanted}; got {self.coef.shape}.")
         c, n, d = self.coef.shape[0], *self.coef.shape[-2:]
         self.token_names = style.names_for(token_names, n, "tokens")
         self.channel_names = style.names_for(channel_names, d, "channels")
@@ -104,12 +103,12 @@ class TokenMapDisplay:
         if token_weights is not None:
             self.coef = self.coef * np.asarray(token_weights, dtype=np.float64)[:, None]
             self.unit += ", times token weight"
-        norms = np.linalg.norm(self.coef, axis=-1)
-        self.output_norms: style.Array = norms.sum(axis=1) if self.gated else norms
-        self.gate_norms: style.Array | None = norms.sum(axis=0) if self.gated else None
-        self.token_norms: style.Array = (
-            self.output_norms.sum(axis=0) if self.gated else np.linalg.norm(norms, axis=0)
-        )
+        norms = self.output_norms = np.linalg.norm(self.coef, axis=-1)
+        self.token_norms: style.Array = np.linalg.norm(norms, axis=0)
+        self.gate_norms: style.Array | None = None
+        if self.coef.ndim == 4:
+            self.gate_norms, self.output_norms = norms.sum(axis=0), norms.sum(axis=1)
+            self.token_norms = norms.sum(axis=(0, 1))
 
     @classmethod
     def from_estimator(
@@ -137,54 +136,49 @@ class TokenMapDisplay:
         output : int, optional
             Draw this output alone.
         **options
-            `ax`, `kind`, `channel_groups` and `title`: see :meth:`plot`.
+            `ax` and `title`: see :meth:`plot`.
         """
         subject = Subject(estimator)
         coef = subject.coef
-        tokens, known = subject.names(coef.shape[-2], tokens)
+        names = subject.names(coef.shape[-2])
         outputs, unit = subject.outputs(outputs, len(coef))
         if output is not None:
             if output not in range(len(coef)):
                 raise ValueError(f"output must be an index, 0 to {len(coef) - 1}; got {output!r}.")
             outputs = [style.names_for(outputs, len(coef), "outputs")[output]]
             coef = coef[[output]]
-        names: Any = {"token_names": tokens, "channel_names": channels or known}
-        weights = getattr(subject.model, "token_weights", None)
-        names |= {"output_names": outputs, "unit": unit, "token_weights": weights}
-        return cls(coef, **names, **subject.proof).plot(**options)
+        display = cls(
+            coef,
+            token_names=names[0] if tokens is None else tokens,
+            channel_names=names[1] if channels is None else channels,
+            output_names=outputs,
+            token_weights=getattr(subject.model, "token_weights", None),
+            unit=unit,
+            **subject.proof,
+        )
+        return display.plot(**options)
 
     @property
     def tokens_used(self) -> list[str]:
         """Names of the tokens with a nonzero norm, largest first."""
-        return [self.token_names[k] for k in style.largest_first(self.token_norms)]
+        return [self.token_names[k] for k in largest_first(self.token_norms)]
 
     @property
     def gates_used(self) -> list[int]:
         """Gates with a nonzero norm, strongest first; none where the model has no gates."""
-        return [] if self.gate_norms is None else style.largest_first(self.gate_norms.sum(axis=1))
+        return [] if self.gate_norms is None else largest_first(self.gate_norms.sum(axis=1))
 
     @style.styled()
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        kind: str = "auto",
-        channel_groups: Groups | None = None,
-        title: str | None = None,
-    ) -> TokenMapDisplay:
+    def plot(self, ax: Axes | None = None, *, title: str | None = None) -> TokenMapDisplay:
         """Draw.
+
+        Of one output the map has a row per channel, of several a row per output, of a gated model
+        a row per gate in use, strongest first. One channel, or more than 64, are bars alone.
 
         Parameters
         ----------
         ax : Axes, optional
             Where the map goes (the bars sit on top of it); a new figure if omitted.
-        kind : {"auto", "bars", "channels", "outputs", "gates"}
-            "channels": heat map channels x tokens, of a model with one output. "outputs": heat map
-            of norms, outputs x tokens, of one with several. "gates": heat map of norms, gates x
-            tokens, of a gated model; only gates in use, strongest first. "bars": norms alone.
-            "auto" is the one that fits the model.
-        channel_groups : mapping of str to sequence of str, optional
-            Channels to put together, in this order, under the name of their group.
         title : str, optional
             Instead of a title that names the tokens used.
 
@@ -193,15 +187,7 @@ class TokenMapDisplay:
         TokenMapDisplay
             Itself.
         """
-        shown, values, rows, what = self._map(channel_groups or {})
-        if kind not in ("auto", "bars", shown):
-            raise ValueError(
-                f"kind must be auto, bars or {shown} for this model; got {kind!r}. For channels of "
-                "one output, give output=."
-            )
-        many = shown == "channels" and not 1 < len(rows) <= MANY_CHANNELS
-        if kind == "bars" or (kind == "auto" and many):
-            shown, rows = "bars", []
+        values, rows, what = self._map()
         width = float(np.clip(0.48 * len(self.token_names), 4.0, 10.5))
         height = 0.96 + float(np.clip(0.25 * len(rows), 0.9, 9.0)) if rows else 1.6
         self.ax_, self.figure_ = style.axes_for(ax, width, height)
@@ -209,59 +195,38 @@ class TokenMapDisplay:
         self.image_: QuadMesh | None = None
         if rows:
             divider = make_axes_locatable(self.ax_)
-            signed, top = shown == "channels", np.abs(values).max() or 1.0
-            look: Any = {"cmap": "Blues", "vmin": 0.0, "vmax": top}
-            look |= {"cmap": "RdBu_r", "vmin": -top} if signed else {}  # white is zero
-            self.image_ = style.heat_map(self.ax_, values, rows, **look)
+            signed, top = what == "channels", np.abs(values).max() or 1.0
+            cmap, low = ("RdBu_r", -top) if signed else ("Blues", 0.0)  # white is zero
+            self.image_ = style.heat_map(self.ax_, values, rows, cmap=cmap, vmin=low, vmax=top)
             unit = self.unit if signed else self._norm
             unit = textwrap.fill(unit, max(20, int(3.6 * len(rows))))  # about as long as rows
             style.colour_bar(self.image_, divider.append_axes("right", 0.11, pad=0.15), unit)
             self.bars_ax_ = divider.append_axes("top", 0.9, pad=0.06, sharex=self.ax_)
             self.ax_.set_ylabel(what)
-        if shown == "channels" and channel_groups:
-            self._draw_groups(channel_groups)
         self._draw_bars()
         self._draw_names()
         self.bars_ax_.set_title(self._message() if title is None else title)
         style.finish(ax is None, self.ax_, style.certificate_line(self.certificate, self.refitted))
         return self
 
-    def _map(self, groups: Groups) -> tuple[str, style.Array, list[str], str]:
-        """The heat map of this model: its kind, values, names of rows, and what rows are."""
+    def _map(self) -> tuple[style.Array, list[str], str]:
+        """The heat map of this model: its values, names of rows, and what rows are."""
         if self.gate_norms is not None:
             gates = self.gates_used[:MANY_GATES] or [0]
-            return "gates", self.gate_norms[gates], [str(j) for j in gates], "gates"
+            return self.gate_norms[gates], [str(j) for j in gates], "gates"
         if len(self.coef) > 1:
             what = "classes" if "log-odds" in self.unit else "outputs"
-            return "outputs", self.output_norms, self.output_names, what
-        names = [name for members in groups.values() for name in members]
-        unknown = [str(name) for name in names if name not in self.channel_names]
-        if unknown:
-            raise ValueError(
-                f"channel_groups names {style.listing(unknown)}, which the model does not have; "
-                f"its channels are {', '.join(self.channel_names)}."
-            )
-        names += [name for name in self.channel_names if name not in names]
-        order = [self.channel_names.index(name) for name in names]
-        return "channels", self.coef[0].T[order], names, "" if groups else "channels"
-
-    def _draw_groups(self, groups: Groups) -> None:
-        """Names of the channel groups left of the channels, white gaps between the groups."""
-        look: Any = {"within": ("axes fraction", "data"), "ha": "right", "va": "center"}
-        edges = np.cumsum([0, *map(len, groups.values())]).tolist()
-        last = len(self.channel_names)
-        for name, start, end in zip([*groups, "other"], edges, [*edges[1:], last], strict=True):
-            if start < end:
-                self.ax_.axhline(start - 0.5, color="white", linewidth=3.5)
-                middle = (start + end - 1) / 2
-                style.note(self.ax_, name, (0, middle), (-26, 0), fontsize=9, **look)
+            return self.output_norms, self.output_names, what
+        few = 1 < len(self.channel_names) <= MANY_CHANNELS
+        return self.coef[0].T, self.channel_names if few else [], "channels"
 
     def _draw_bars(self) -> None:
         ax, norms = self.bars_ax_, self.token_norms
         self.bars_ = ax.bar(range(len(norms)), norms, width=0.72, color=style.ACCENT)
         if len(norms) <= MANY_TOKENS:
-            look: Any = {"padding": 2, "fontsize": 8, "color": style.MUTED}
-            ax.bar_label(self.bars_, fmt=style.short, **look)
+            shorten = partial(np.format_float_positional, precision=2, fractional=False, trim="-")
+            labels = [shorten(norm) if norm else "" for norm in norms]
+            ax.bar_label(self.bars_, labels, padding=2, fontsize=8, color=style.MUTED)
         ax.set(ylim=(0, 1.15 * (norms.max(initial=0.0) or 1.0)), yticks=[])
         ax.spines[["left", "top", "right"]].set_visible(False)
         ax.spines["bottom"].set_color(style.FAINT)
@@ -273,13 +238,13 @@ class TokenMapDisplay:
         ax, names = self.ax_, self.token_names
         ax.set_xlim(-0.5, len(names) - 0.5)
         ax.set_xlabel("tokens")
-        room = style.size_in_points(ax)[0] / len(names)
+        self.figure_.draw_without_rendering()  # then the axes have found their place
+        room = 72 * ax.bbox.width / self.figure_.dpi / len(names)  # points
         neighbours = max((len(a) + len(b) for a, b in pairwise(names)), default=0) / 2
         turned = CHARACTER * 9.5 * (neighbours + 1) > room  # one character apart
-        size = float(np.clip(room / 1.35, 7.5, 9.0)) if turned else 9.5
+        size = 8.0 if turned else 9.5
         shown = range(0, len(names), math.ceil(1.2 * size / room) if turned else 1)
-        words = [names[k] for k in shown]
-        ax.set_xticks(shown, words, rotation=90 * turned, fontsize=size)
+        ax.set_xticks(shown, [names[k] for k in shown], rotation=90 * turned, fontsize=size)
         for k, label in zip(shown, ax.get_xticklabels(), strict=True):
             label.set_color(style.INK if self.token_norms[k] > 0 else "#a5abb6")
 
