@@ -42,7 +42,7 @@ def test_errors_are_one_line(run, bert, texts, tmp_path):
 
     assert "no layer 7: the model has 3" in error(bert, texts, "--layer", 7)
     assert "no layer -1: the model has 3" in error(bert, texts, "--layer", -1)
-    assert "no folder that holds a model" in error(tmp_path / "none", texts, "--layer", 0)
+    assert "the hub has no such model" in error(tmp_path / "none", texts, "--layer", 0)
     assert "could not be loaded as a model" in error(tmp_path, texts, "--layer", 0)
     long = tmp_path / "long.txt"
     long.write_text("trees\n" + "cat " * 30 + "\n")
