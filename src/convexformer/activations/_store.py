@@ -24,8 +24,6 @@ from .._files import write_whole
 
 FORMAT = "convexformer activations 3"
 RECIPE, PROJECTION, SHARD = "recipe.json", "projection.safetensors", "shard-{:06d}.safetensors"
-NEEDED = {"model", "layer", "n_layers", "n_heads", "head_dim", "dim", "n_texts", "batch_size"}
-NEEDED |= {"keep", "dtype"}  # of a recipe, to read what is there; all else tells it from others
 KINDS = ("inputs", "values", "heads", "attention", "output", "maps")
 
 Array = NDArray[np.floating]
@@ -202,7 +200,7 @@ def read_recipe(folder: Path) -> Recipe:
         raise ValueError(f"{folder} holds no activations, or not all; make them with extract.")
     try:
         recipe: Recipe = json.loads(path.read_text(encoding="utf-8"))
-        known = recipe["format"] == FORMAT and recipe.keys() >= NEEDED
+        known = recipe["format"] == FORMAT
     except (ValueError, KeyError, TypeError, RecursionError):
         known = False
     if not known:

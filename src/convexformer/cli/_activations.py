@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tempfile
 import time
@@ -82,7 +83,9 @@ def extract(
 
 
 def run_extraction(model: str, texts: Any, layer: int, folder: Path, **options: Any) -> Any:
-    """Extract with a bar on stderr."""
+    """Extract with a bar on stderr, beside which transformers has no bars and no advice."""
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    os.environ.update(quiet | os.environ)
     from convexformer.activations import extract
 
     try:
