@@ -65,7 +65,7 @@ def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None, 
         "n_layers": 1, "n_heads": H, "head_dim": E, "dim": 2 * E, "dtype": "float32",
         "keep": ["values", "heads", "maps"], "batch_size": n_texts,
     }  # fmt: skip
-    _store.prepare(folder, recipe, overwrite=False)
+    _store.prepare(folder, overwrite=False)
     texts = []
     for i, n in enumerate(lengths):
         V = rng.normal(size=(n, H, E))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -99,14 +98,6 @@ class Listener:
             "weight": weight.reshape(self.n_heads, -1, weight.shape[1]).numpy(),
             "bias": bias.numpy(),
         }
-
-    def fingerprint(self) -> str:
-        """SHA-256 of all weights."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.model.state_dict().items()):
-            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-        return digest.hexdigest()
 
     def __call__(
         self, texts: Sequence[Text], max_length: int, keep: Sequence[str], dtype: str

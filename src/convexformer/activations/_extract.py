@@ -41,8 +41,7 @@ def extract(
 ) -> Activations:
     """Write what a layer's self-attention reads and writes to disk.
 
-    An extraction that was interrupted is not opened, and begins anew when it is run again. A
-    complete one of the same arguments is left as it is.
+    An extraction that was interrupted is not opened, and begins anew when it is run again.
 
     Parameters
     ----------
@@ -66,7 +65,7 @@ def extract(
     truncate : bool, default=False
         Whether longer texts lose their ends. Otherwise they are an error that names the first.
     overwrite : bool, default=False
-        Whether a folder that holds another extraction is emptied of it.
+        Whether a folder that holds a complete extraction is emptied of it.
     report : callable, optional
         Receives the texts done and their total after every batch.
 
@@ -98,13 +97,14 @@ def extract(
         )
     if not truncate:
         _check_lengths(source.tokenizer, texts, most)
+    folder = Path(out)
+    left = prepare(folder, overwrite)
     from ._capture import Listener  # needs torch, which `find` has asked for
 
     listener = Listener(source.load(), source.tokenizer, int(layer))
     recipe: dict[str, Any] = {
         "format": FORMAT,
         "model": source.name,
-        "weights": listener.fingerprint(),
         "texts": fingerprint(texts),
         "n_texts": len(texts),
         "layer": int(layer),
@@ -116,15 +116,15 @@ def extract(
         "truncate": bool(truncate),
         **{name: version(name) for name in ("torch", "transformers")},
     }
-    folder = Path(out)
-    if not prepare(folder, recipe, overwrite):
-        write_tensors(folder / PROJECTION, listener.output_projection())
-        for number, name in enumerate(shard_names(recipe)):
-            batch = texts[number * batch_size : (number + 1) * batch_size]
-            write_shard(folder / name, listener(batch, most, recipe["keep"], dtype))
-            if report is not None:
-                report(number * batch_size + len(batch), len(texts))
-        write_recipe(folder, recipe)
+    for path in left:
+        path.unlink(missing_ok=True)
+    write_tensors(folder / PROJECTION, listener.output_projection())
+    for number, name in enumerate(shard_names(recipe)):
+        batch = texts[number * batch_size : (number + 1) * batch_size]
+        write_shard(folder / name, listener(batch, most, recipe["keep"], dtype))
+        if report is not None:
+            report(number * batch_size + len(batch), len(texts))
+    write_recipe(folder, recipe)
     return Activations.open(folder)
 
 

@@ -28,7 +28,7 @@ KINDS = ("inputs", "values", "heads", "attention", "output", "maps")
 
 Array = NDArray[np.floating]
 Recipe = dict[str, Any]
-"""All that decides what an extraction gives, and the sizes of the model."""
+"""What an extraction is of, and the sizes of the model."""
 
 
 @dataclass(frozen=True)
@@ -210,23 +210,19 @@ def read_recipe(folder: Path) -> Recipe:
     return recipe
 
 
-def prepare(folder: Path, recipe: Recipe, overwrite: bool) -> bool:
-    """Whether the folder has this extraction; if not, it is emptied of what others have left."""
+def prepare(folder: Path, overwrite: bool) -> list[Path]:
+    """Make a folder if need be; what another extraction left there, to be removed."""
     folder.mkdir(parents=True, exist_ok=True)
     complete = (folder / RECIPE).exists()
-    if complete and read_recipe(folder) == recipe:
-        return True
     if complete and not overwrite:
         raise ValueError(
-            f"{folder} holds another extraction (model, layer, texts or options differ). Name "
-            "another folder, or overwrite it (--force)."
+            f"{folder} holds an extraction already. Use it, name another folder, or overwrite it "
+            "(--force)."
         )
-    own = [folder / RECIPE, folder / PROJECTION, *folder.glob("shard-*"), *folder.glob(".*.part")]
-    if not complete and {*folder.iterdir()} - {*own}:
+    left = [folder / RECIPE, folder / PROJECTION, *folder.glob("shard-*"), *folder.glob(".*.part")]
+    if not complete and {*folder.iterdir()} - {*left}:
         raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
-    for path in own:
-        path.unlink(missing_ok=True)
-    return False
+    return left
 
 
 def shard_names(recipe: Recipe) -> Iterator[str]:

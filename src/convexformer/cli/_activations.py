@@ -48,7 +48,7 @@ def extract(
 ) -> Answer:
     """Write to disk what a layer's self-attention reads, what its heads write and attend to.
 
-    What is complete already is left as it is; after an interruption the command begins anew.
+    After an interruption the command begins anew.
 
     Parameters
     ----------
