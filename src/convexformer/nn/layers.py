@@ -239,8 +239,9 @@ class GatedLayer(Network):
     ) -> Tensor:
         """The same as ``self(table[tokens], mask, gates)``, faster where the table is small.
 
-        Every token meets the weights once, whatever the number of samples that have it. Gates that
-        differ by position, as those of a causal layer, leave nothing to share.
+        Every token meets the weights once, whatever the number of samples that have it, if these
+        are at least twice as many as the tokens of the table. Gates that differ by position, as
+        those of a causal layer, leave nothing to share.
 
         Parameters
         ----------
@@ -253,7 +254,7 @@ class GatedLayer(Network):
         _, n, _, P, c = self.Z.shape
         X = functional.embedding(tokens, table)  # (B, n, d); unlike an index, it refuses -1
         self._check(X, mask, gates)
-        if self.seen is not None or not len(tokens):
+        if self.seen is not None or 2 * len(table) > len(tokens):  # too few repeat
             return self(X, mask, gates)
         m = (self.gates(X, mask) if gates is None else gates)[:, :, 0]  # (B, h)
         parts = []

@@ -148,18 +148,15 @@ class GatedTransformer(Network):
         fixed = self._gate_inputs(inputs)
         first, *others = self.gated_layers
         gates = None if fixed is None else first.gates(fixed, mask)
-        if isinstance(self.embedding, nn.Embedding) and self._use_table(len(inputs)):
+        # a table's shapes depend on the data, so that it cannot be compiled
+        tables = self.settings.tables and not torch.compiler.is_compiling()
+        if tables and isinstance(self.embedding, nn.Embedding):
             X = first.from_table(inputs, self.embedding.weight, mask, gates)
         else:
             X = first(inputs if self.embedding is None else self.embedding(inputs), mask, gates)
         for layer in others:  # X (B, n, d), at last (B, n, d) or (B, d)
             X = layer(X, mask, None if fixed is None else layer.gates(fixed, mask))
         return X if self.readout is None else self.readout(X)
-
-    def _use_table(self, n_samples: int) -> bool:
-        """Whether tokens repeat enough; where shapes must not depend on data, never."""
-        few = self.settings.tables and 2 * (self.settings.vocabulary or 0) <= n_samples
-        return few and not torch.compiler.is_compiling()
 
     @property
     def gated_layers(self) -> list[GatedLayer]:
