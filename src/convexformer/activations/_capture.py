@@ -53,9 +53,10 @@ class _Products(TorchFunctionMode):
     last: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
 
     def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
-        if name in ("matmul", "__matmul__", "bmm") and len({*args[0].shape[-2:]}) == 1:
-            self.last = args[:2]
+        if getattr(function, "__name__", "") in ("matmul", "__matmul__", "bmm"):
+            factors: list[Tensor] = [*args, *(kwargs or {}).values()]
+            if len({*factors[0].shape[-2:]}) == 1:
+                self.last = factors[0], factors[1]
         return function(*args, **(kwargs or {}))
 
 
