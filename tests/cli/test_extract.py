@@ -29,7 +29,7 @@ def test_activations_are_written_and_described(run, run_json, bert, texts, tmp_p
     assert told["bytes"] == sum(file.stat().st_size for file in out.iterdir())
     found = Activations.open(out)
     assert found.layer == 1 and found[1].tokens == ["[CLS]", "trees", "[SEP]"]
-    again = run("extract", bert, texts, *options, "--dtype", "float16", "--batch-size", 2)
+    again = run("extract", bert, texts, *options, "--force", "--batch-size", 2)
     assert "Layer 1 of 3" in again.stdout and "3 texts, 16 tokens, 4 heads" in again.stdout
     assert f"In {out}" in again.stdout
 
@@ -42,13 +42,13 @@ def test_errors_are_one_line(run, bert, texts, tmp_path):
 
     assert "no layer 7: the model has 3" in error(bert, texts, "--layer", 7)
     assert "no layer -1: the model has 3" in error(bert, texts, "--layer", -1)
-    assert "no folder that holds a model" in error(tmp_path / "none", texts, "--layer", 0)
+    assert "the hub has no such model" in error(tmp_path / "none", texts, "--layer", 0)
     assert "could not be loaded as a model" in error(tmp_path, texts, "--layer", 0)
     long = tmp_path / "long.txt"
     long.write_text("trees\n" + "cat " * 30 + "\n")
     assert "has 32 tokens, more than 20: 'cat cat" in error(bert, long, "--layer", 0)
     run("extract", bert, long, "--layer", 0, "--out", tmp_path / "cut", "--truncate")
-    assert "holds another extraction" in error(bert, texts, "--layer", 0, where=tmp_path / "cut")
+    assert "holds an extraction already" in error(bert, texts, "--layer", 0, where=tmp_path / "cut")
     run("extract", bert, texts, "--layer", 0, "--out", tmp_path / "cut", "--force")
     assert "long.txt is a file; give the name of a folder" in error(
         bert, texts, "--layer", 0, where=long

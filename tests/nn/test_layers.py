@@ -103,7 +103,7 @@ def test_padding_is_read_as_zeros(X, mask, kind):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("often", [1, 40])
 def test_tables_give_the_same(kind, masked, often):
-    """Tokens that repeat are multiplied together; where few do, each for itself."""
+    """Tokens that repeat are multiplied together; where few do, each sample for itself."""
     layer, table = a_layer(**kind), torch.randn(20, d, dtype=F64, requires_grad=True)
     tokens = torch.randint(20 if often == 1 else 2, (15 * often, n))
     tokens[:, 2] = 7  # a token that all samples have

@@ -56,12 +56,10 @@ def test_it_is_the_minimiser_that_cvxpy_finds():
     np.testing.assert_allclose(Z.numpy(), x.value, atol=1e-5)
 
 
-@pytest.mark.parametrize("guess", [None, 0.0, 1e-12, 1.0, 1e12])
-def test_optimality_in_metrics_of_any_shape(guess, monkeypatch):
+def test_optimality_in_metrics_of_any_shape(monkeypatch):
     monkeypatch.setattr(proximal_adam, "MAX_NEWTON", 30)  # and in few iterations
     V, D = spread((500, 8), -6, 3) * torch.randn(500, 8, dtype=F64).sign(), spread((500, 8), -8, 4)
-    near = None if guess is None else torch.full((500, 1), guess, dtype=F64)
-    Z = prox_group_norm(V, D, 1.0, (1,), near)
+    Z = prox_group_norm(V, D, 1.0, (1,))
     size = torch.linalg.vector_norm(D * V, dim=1)
     zero = (Z == 0).all(1)
     assert torch.equal(zero, size <= 1.0) and 0 < zero.sum() < 500

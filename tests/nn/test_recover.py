@@ -95,5 +95,5 @@ def test_mistakes_are_told():
     gates = Gates(np.zeros((2, 3, 4)), np.zeros(2))
     with pytest.raises(ValueError, match="6 groups of 5 channels, but 2 gates over 3 tokens of 4"):
         to_network(np.zeros((6, 5, 1)), gates=gates)
-    with pytest.raises(ValueError, match=r"mismatch for intercept.*\[2\].*\[1\]"):
+    with pytest.raises(RuntimeError, match=r"mismatch for intercept.*\[2\].*\[1\]"):
         to_network(np.zeros((6, 5, 1)), intercept=[1.0, 2.0])

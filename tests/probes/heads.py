@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import softmax
 
-from convexformer.activations import Activations, _store
+from convexformer.activations import Activations, TextActivations, _store
 
 E = 6  # channels of a head
 
@@ -65,32 +65,29 @@ def write(folder, kinds, n_texts=150, seed=0, inner_separator=False, turn=None, 
         "n_layers": 1, "n_heads": H, "head_dim": E, "dim": 2 * E, "dtype": "float32",
         "keep": ["values", "heads", "maps"], "batch_size": n_texts,
     }  # fmt: skip
-    _store.prepare(folder, recipe, overwrite=False)
-    values, outputs, maps, segments = [], [], [], []
-    for n in lengths:
+    _store.prepare(folder, overwrite=False)
+    texts = []
+    for i, n in enumerate(lengths):
         V = rng.normal(size=(n, H, E))
         for t in range(1, n):
             V[t] = 0.6 * V[t - 1] + 0.8 * V[t]
         A = np.stack([attention(n, rng) for attention in kinds])  # (H, n, n)
-        values.append(V)
-        maps.append(A.reshape(-1))
-        outputs.append(np.einsum("hts,she->the", A, V))
-        segments.append(np.where(np.isin(np.arange(n), [0, n - 1]), -1, 0))
+        outputs = np.einsum("hts,she->the", A, V)
+        segments = np.where(np.isin(np.arange(n), [0, n - 1]), -1, 0).astype(np.int8)
         if inner_separator:
-            segments[-1][n // 2] = -1
+            segments[n // 2] = -1
+        if turn is not None:
+            V, outputs = V @ turn, outputs @ turn
+        if constant is not None:
+            outputs[:, constant] = 1 + 1e-7 * rng.normal(size=(n, E))
+        V, outputs, A = (part.astype(np.float32) for part in (V, outputs, A))
+        tokens, offsets = [f"{i}.{t}" for t in range(n)], np.zeros((n, 2), dtype=np.int32)
+        read = TextActivations(tokens, offsets, segments, values=V, heads=outputs, maps=A)
+        texts.append(read)
     if turn is not None:
-        values, outputs = ([part @ turn for part in parts] for parts in (values, outputs))
         projection = (np.linalg.inv(turn) @ projection).astype(np.float32)
-    if constant is not None:
-        for part in outputs:
-            part[:, constant] = 1 + 1e-7 * rng.normal(size=(len(part), E))
-    packed = {"values": values, "heads": outputs, "maps": maps}
-    tensors = {kind: np.concatenate(parts).astype(np.float32) for kind, parts in packed.items()}
-    tensors["lengths"] = lengths.astype(np.int32)
-    tensors["segments"] = np.concatenate(segments).astype(np.int8)
-    tensors["offsets"] = np.zeros((lengths.sum(), 2), dtype=np.int32)
-    tokens = [[f"{i}.{t}" for t in range(n)] for i, n in enumerate(lengths)]
-    _store.write_shard(folder / _store.SHARD.format(0), tensors, tokens)
+    _store.write_shard(folder / _store.SHARD.format(0), texts)
     bias = np.zeros(2 * E, dtype=np.float32)
-    _store.write_shard(folder / _store.PROJECTION, {"weight": projection, "bias": bias})
+    _store.write_tensors(folder / _store.PROJECTION, {"weight": projection, "bias": bias})
+    _store.write_recipe(folder, recipe)
     return Activations.open(folder)

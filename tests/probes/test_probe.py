@@ -10,7 +10,7 @@ from convexformer import ConvexAttentionRegressor, Offsets, probe
 from convexformer.activations import ArrayActivations
 from convexformer.cli._console import to_json
 from convexformer.probes import LayerProbe, _probe
-from convexformer.probes._static import PATIENCE, Moments, fit_static
+from convexformer.probes._static import PATIENCE, compress, deviations, fit_static
 
 WINDOW = 8
 NAMED = {f"{o:+d}" if o else "0": heads.at_offset(o) for o in range(-WINDOW, WINDOW + 1)}
@@ -91,7 +91,7 @@ def test_the_fit_is_that_of_the_estimator(tmp_path):
         beta=0.05,
         tokens=Offsets(-3, 3, ["first", "last", "mean"]),
         penalty="token",
-        token_weights=Moments(train).weights(),
+        token_weights=deviations(compress(train)[0]),
         tol=1e-9,
     ).fit(V[:, :, 0] @ axes, Y[:, :, 0] @ axes, mask=mask)
     certificate = fit.certificate

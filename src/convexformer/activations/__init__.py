@@ -5,7 +5,7 @@
 """
 
 from ._arrays import ArrayActivations
-from ._extract import LongTextError, extract
+from ._extract import extract
 from ._loading import minilm
 from ._store import KINDS, Activations, TextActivations
 from ._texts import Text, read_texts
@@ -14,7 +14,6 @@ __all__ = [
     "KINDS",
     "Activations",
     "ArrayActivations",
-    "LongTextError",
     "Text",
     "TextActivations",
     "extract",

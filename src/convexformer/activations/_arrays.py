@@ -64,10 +64,7 @@ class ArrayActivations:
         if real.shape != (N, n) or np.any(real[:, 1:] > real[:, :-1]) or not np.all(real[:, 0]):
             raise ValueError(f"mask must have shape {(N, n)}, with real tokens before padding.")
         self.lengths: NDArray[np.intp] = real.sum(axis=1)
-        for i in range(N):
-            for kind, part in zip(("values", "maps"), self._real(i), strict=True):
-                if not np.all(np.isfinite(part)):
-                    raise ValueError(f"{kind} of text {i} have NaN or infinity at real tokens.")
+        self._texts = [self._text(i) for i in range(N)]
         identity = np.eye(self.head_dim, dtype=np.float32)
         self.projection = np.stack([identity] * self.n_heads), np.zeros(self.head_dim)
 
@@ -75,23 +72,25 @@ class ArrayActivations:
         return len(self.lengths)
 
     def __getitem__(self, i: int) -> TextActivations:
-        V, A = self._real(i)
+        return self._texts[i]
+
+    def tokens(self, i: int) -> list[str]:
+        """Names of the tokens of text i: the same for texts with the same values and maps."""
+        return self._texts[i].tokens
+
+    def _text(self, i: int) -> TextActivations:
+        """Text i without padding, which may hold anything."""
+        n = self.lengths[i]
+        V, A = self.values[i, :n], self.maps[i, :, :n, :n]
+        for kind, part in (("values", V), ("maps", A)):
+            if not np.all(np.isfinite(part)):
+                raise ValueError(f"{kind} of text {i} have NaN or infinity at real tokens.")
+        name = hashlib.sha256(V.tobytes() + A.tobytes()).hexdigest()[:16]
         return TextActivations(
-            tokens=self.tokens(i),
-            offsets=np.zeros((len(V), 2), dtype=np.int32),
-            segments=np.zeros(len(V), dtype=np.int8),  # no token is special
+            tokens=[f"{name}.{t}" for t in range(n)],
+            offsets=np.zeros((n, 2), dtype=np.int32),
+            segments=np.zeros(n, dtype=np.int8),  # no token is special
             values=V,
             heads=np.einsum("hts,she->the", A, V),
             maps=A,
         )
-
-    def tokens(self, i: int) -> list[str]:
-        """Names of the tokens of text i: the same for texts with the same values and maps."""
-        content = b"".join(np.ascontiguousarray(part).tobytes() for part in self._real(i))
-        name = hashlib.sha256(content).hexdigest()[:16]
-        return [f"{name}.{t}" for t in range(self.lengths[i])]
-
-    def _real(self, i: int) -> tuple[Array, Array]:
-        """Values and maps of text i without padding, which may hold anything."""
-        n = self.lengths[i]
-        return self.values[i, :n], self.maps[i, :, :n, :n]

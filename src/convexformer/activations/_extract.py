@@ -8,24 +8,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ._capture import Listener, count_tokens
 from ._loading import find
-from ._store import FORMAT, KINDS, PROJECTION, Activations, prepare, shard_names, write_shard
+from ._store import (
+    FORMAT,
+    KINDS,
+    PROJECTION,
+    Activations,
+    prepare,
+    shard_names,
+    write_recipe,
+    write_shard,
+    write_tensors,
+)
 from ._texts import Text, check_texts, fingerprint
 
 DTYPES = ("float32", "float16")
-
-
-class LongTextError(ValueError):
-    """A text has more tokens than the model reads; `number` counts from 0."""
-
-    def __init__(self, number: int, text: Text, n_tokens: int, most: int) -> None:
-        shown = text if isinstance(text, str) else " | ".join(text)
-        self.number = number
-        self.words = f"has {n_tokens} tokens, more than {most}: {shown[:60]!r}... Shorten it, or"
-        super().__init__(f"texts[{number}] {self.words} cut long texts with truncate=True.")
 
 
 def extract(
@@ -44,9 +41,7 @@ def extract(
 ) -> Activations:
     """Write what a layer's self-attention reads and writes to disk.
 
-    Batches of texts become shards, each written whole or not at all. Run again with the same
-    arguments, an extraction that was interrupted goes on where it stopped and ends with the same
-    bytes (on the same machine, with as many threads).
+    An extraction that was interrupted is not opened, and begins anew when it is run again.
 
     Parameters
     ----------
@@ -70,9 +65,9 @@ def extract(
     truncate : bool, default=False
         Whether longer texts lose their ends. Otherwise they are an error that names the first.
     overwrite : bool, default=False
-        Whether a folder that holds another extraction is emptied of it.
+        Whether a folder that holds a complete extraction is emptied of it.
     report : callable, optional
-        Receives the texts done and their total after every batch that was not there yet.
+        Receives the texts done and their total after every batch.
 
     Returns
     -------
@@ -87,7 +82,12 @@ def extract(
         raise ValueError(f"batch_size must be at least 1, got {batch_size!r}.")
     texts = check_texts(texts)
     source = find(model)
-    layer = source.check_layer(layer)
+    n_layers = source.config.num_hidden_layers
+    if layer not in range(n_layers):
+        raise ValueError(
+            f"there is no layer {layer}: the model has {n_layers}, counted from 0 to "
+            f"{n_layers - 1}."
+        )
     most = source.limit if max_length is None else max_length
     special = source.tokenizer.num_special_tokens_to_add(pair=not isinstance(texts[0], str))
     if not special < most <= source.limit:  # special tokens are never cut
@@ -97,14 +97,17 @@ def extract(
         )
     if not truncate:
         _check_lengths(source.tokenizer, texts, most)
-    listener = Listener(source.load(), source.tokenizer, layer)
+    folder = Path(out)
+    left = prepare(folder, overwrite)
+    from ._capture import Listener  # needs torch, which `find` has asked for
+
+    listener = Listener(source.load(), source.tokenizer, int(layer))
     recipe: dict[str, Any] = {
         "format": FORMAT,
         "model": source.name,
-        "weights": listener.fingerprint(),
         "texts": fingerprint(texts),
         "n_texts": len(texts),
-        "layer": layer,
+        "layer": int(layer),
         **listener.sizes,
         "keep": [kind for kind in KINDS if kind in given],
         "dtype": dtype,
@@ -113,37 +116,26 @@ def extract(
         "truncate": bool(truncate),
         **{name: version(name) for name in ("torch", "transformers")},
     }
-    folder = Path(out)
-    prepare(folder, recipe, overwrite)
-    if not (folder / PROJECTION).exists():
-        write_shard(folder / PROJECTION, listener.output_projection())
+    for path in left:
+        path.unlink(missing_ok=True)
+    write_tensors(folder / PROJECTION, listener.output_projection())
     for number, name in enumerate(shard_names(recipe)):
-        if not (folder / name).exists():
-            start = number * batch_size
-            batch = texts[start : start + batch_size]
-            tokens, tensors = listener(batch, most, recipe["keep"])
-            tensors |= {kind: _cast(tensors[kind], kind, dtype) for kind in recipe["keep"]}
-            write_shard(folder / name, tensors, tokens)
-            if report is not None:
-                report(start + len(batch), len(texts))
+        batch = texts[number * batch_size : (number + 1) * batch_size]
+        write_shard(folder / name, listener(batch, most, recipe["keep"], dtype))
+        if report is not None:
+            report(number * batch_size + len(batch), len(texts))
+    write_recipe(folder, recipe)
     return Activations.open(folder)
-
-
-def _cast(value: Any, kind: str, dtype: str) -> Any:
-    with np.errstate(over="ignore"):
-        cast = value.astype(dtype, copy=False)
-    if not np.all(np.isfinite(cast)):
-        raise ValueError(
-            f"{kind} has values that {dtype} cannot hold: NaN or infinity (for float16, all above "
-            "65,504)."
-        )
-    return cast
 
 
 def _check_lengths(tokenizer: Any, texts: list[Text], most: int, step: int = 256) -> None:
     """Before any work is done: is every text short enough?"""
     for start in range(0, len(texts), step):
-        counts = count_tokens(tokenizer, texts[start : start + step])
-        for number, n in enumerate(counts, start=start):
-            if n > most:
-                raise LongTextError(number, texts[number], n, most)
+        rows = tokenizer(texts[start : start + step], verbose=False)["input_ids"]
+        for number, row in enumerate(rows, start=start):
+            if len(row) > most:
+                raise ValueError(
+                    f"texts[{number}] has {len(row)} tokens, more than {most}: "
+                    f"{str(texts[number])[:60]!r}... Shorten it, or cut long texts with "
+                    "truncate=True."
+                )

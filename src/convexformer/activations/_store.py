@@ -1,8 +1,8 @@
-"""What was extracted, on disk: shards of packed tokens in safetensors, and a recipe in JSON.
+"""What was extracted, on disk: shards of texts in safetensors, and a recipe in JSON.
 
-Tokens of a shard's texts lie one after the other, without padding, so that files hold no more than
-they must and a text is one slice. A shard is written whole or not at all, and nothing in it depends
-on when it was written: an extraction that was killed and run again gives the same bytes.
+A shard holds every kind of every text as a tensor of its own, without padding: "maps.3" is of its
+fourth text. The recipe is written last: a folder with a recipe is complete, and one without is not
+opened.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from safetensors.numpy import save
 
 from .._files import write_whole
 
-FORMAT = "convexformer activations 2"
+FORMAT = "convexformer activations 3"
 RECIPE, PROJECTION, SHARD = "recipe.json", "projection.safetensors", "shard-{:06d}.safetensors"
-NEEDED = {"model", "layer", "n_layers", "n_heads", "head_dim", "dim", "n_texts", "batch_size"}
-NEEDED |= {"keep", "dtype"}  # of a recipe, to read what is there; all else tells it from others
 KINDS = ("inputs", "values", "heads", "attention", "output", "maps")
 
 Array = NDArray[np.floating]
 Recipe = dict[str, Any]
-"""All that decides what an extraction gives, and the sizes of the model."""
+"""What an extraction is of, and the sizes of the model."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,9 @@ class Activations:
         self.model, self.layer, self.n_layers = recipe["model"], recipe["layer"], recipe["n_layers"]
         self.n_heads, self.head_dim, self.dim = (recipe[k] for k in ("n_heads", "head_dim", "dim"))
         self.keep: tuple[str, ...] = tuple(recipe["keep"])
-        lengths = [self._open(name).get_tensor("lengths") for name in shard_names(recipe)]
-        self.lengths: NDArray[np.intp] = np.concatenate(lengths).astype(np.intp)
+        shards = [_tokens(self._open(name)) for name in shard_names(recipe)]
+        lengths = [len(tokens) for shard in shards for tokens in shard]
+        self.lengths: NDArray[np.intp] = np.array(lengths)
         self._last: tuple[int, Any] = -1, None  # the shard that was read last, and its number
 
     @classmethod
@@ -119,13 +118,13 @@ class Activations:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, i: int) -> TextActivations:
-        kept = {kind: self._slice(kind, i) for kind in ("offsets", "segments", *self.keep)}
+        kept = {kind: self._read(kind, i) for kind in ("offsets", "segments", *self.keep)}
         return TextActivations(self.tokens(i), **kept)
 
     def tokens(self, i: int) -> list[str]:
         """Tokens of text i, as the tokenizer writes them."""
-        shard, place, _ = self._find(i)
-        return list(json.loads(shard.metadata()["tokens"])[place])
+        shard, place = self._find(i)
+        return _tokens(shard)[place]
 
     @cached_property
     def projection(self) -> tuple[Array, Array]:
@@ -150,13 +149,13 @@ class Activations:
         if kind not in (*self.keep, "segments"):
             raise ValueError(f"{kind!r} was not kept; {self.folder} has {', '.join(self.keep)}.")
         n = int(self.lengths.max()) if length is None else length
-        first = self._slice(kind, 0)
+        first = self._read(kind, 0)
         maps = kind == "maps"
         shape = (self.n_heads, n, n) if maps else (n, *first.shape[1:])
         padded = np.zeros((len(self), *shape), dtype=first.dtype)
         for i, real in enumerate(np.minimum(self.lengths, n)):
             place = np.s_[:, :real, :real] if maps else np.s_[:real]
-            padded[i][place] = self._slice(kind, i)[place]
+            padded[i][place] = self._read(kind, i)[place]
         return padded
 
     def mask(self, length: int | None = None) -> NDArray[np.bool_]:
@@ -164,27 +163,19 @@ class Activations:
         n = int(self.lengths.max()) if length is None else length
         return np.arange(n) < self.lengths[:, None]
 
-    # Slices of shards ---------------------------------------------------------------------------
+    # One shard at a time -------------------------------------------------------------------------
 
-    def _slice(self, kind: str, i: int) -> Any:
+    def _read(self, kind: str, i: int) -> Any:
         """One kind of text i."""
-        shard, _, before = self._find(i)
-        n, stored = int(self.lengths[i]), shard.get_slice(kind)
-        if kind == "maps":
-            first = self.n_heads * int(np.sum(before**2))
-            return stored[first : first + self.n_heads * n * n].reshape(self.n_heads, n, n)
-        first = int(before.sum())
-        return stored[first : first + n]
+        shard, place = self._find(i)
+        return shard.get_tensor(f"{kind}.{place}")
 
-    def _find(self, i: int) -> tuple[Any, int, NDArray[np.intp]]:
-        """The shard of text i, memory-mapped, its number there and the lengths of those before."""
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"there is no text {i}; there are {len(self)}.")
-        number, place = divmod(i % len(self), self.recipe["batch_size"])
+    def _find(self, i: int) -> tuple[Any, int]:
+        """The shard of text i, memory-mapped, and its number there."""
+        number, place = divmod(range(len(self))[i], self.recipe["batch_size"])
         if self._last[0] != number:
             self._last = number, self._open(SHARD.format(number))
-        start = number * self.recipe["batch_size"]
-        return self._last[1], place, self.lengths[start : start + place]
+        return self._last[1], place
 
     def _open(self, name: str) -> Any:
         """A safetensors file, memory-mapped."""
@@ -193,20 +184,23 @@ class Activations:
             return safe_open(path, framework="numpy")
         except (SafetensorError, FileNotFoundError) as error:
             raise ValueError(
-                f"{path} is missing or damaged ({error}): the extraction did not end, or something "
-                "changed it. Remove the file if it is there, and run the same extract again, which "
-                "makes it anew."
+                f"{path} is missing or damaged ({error}). Remove its folder, and run extract again."
             ) from error
+
+
+def _tokens(shard: Any) -> list[list[str]]:
+    """Tokens of all texts of a shard."""
+    return list(json.loads(shard.metadata()["tokens"]))
 
 
 def read_recipe(folder: Path) -> Recipe:
     """What the activations in a folder are of."""
     path = folder / RECIPE
     if not path.is_file():
-        raise ValueError(f"{folder} holds no activations; make them with extract.")
+        raise ValueError(f"{folder} holds no activations, or not all; make them with extract.")
     try:
         recipe: Recipe = json.loads(path.read_text(encoding="utf-8"))
-        known = recipe["format"] == FORMAT and recipe.keys() >= NEEDED
+        known = recipe["format"] == FORMAT
     except (ValueError, KeyError, TypeError, RecursionError):
         known = False
     if not known:
@@ -216,28 +210,19 @@ def read_recipe(folder: Path) -> Recipe:
     return recipe
 
 
-def prepare(folder: Path, recipe: Recipe, overwrite: bool) -> None:
-    """Put the recipe in the folder; what is there already must be of the same one."""
+def prepare(folder: Path, overwrite: bool) -> list[Path]:
+    """Make a folder if need be; what another extraction left there, to be removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob(".*.part"):  # of killed processes
-        path.unlink(missing_ok=True)
-    if (folder / RECIPE).exists():
-        other = read_recipe(folder)
-        differences = [
-            f"{key} {other.get(key)!r}, not {value!r}"
-            for key, value in recipe.items()
-            if other.get(key) != value
-        ]
-        if differences and not overwrite:
-            raise ValueError(
-                f"{folder} holds another extraction ({'; '.join(differences)}). Name another "
-                "folder, or overwrite it (--force)."
-            )
-        for path in (folder / PROJECTION, *folder.glob("shard-*")) if differences else ():
-            path.unlink(missing_ok=True)
-    elif any(folder.iterdir()):
+    complete = (folder / RECIPE).exists()
+    if complete and not overwrite:
+        raise ValueError(
+            f"{folder} holds an extraction already. Use it, name another folder, or overwrite it "
+            "(--force)."
+        )
+    left = [folder / RECIPE, folder / PROJECTION, *folder.glob("shard-*"), *folder.glob(".*.part")]
+    if not complete and {*folder.iterdir()} - {*left}:
         raise ValueError(f"{folder} holds other files; name an empty or a new folder.")
-    write_whole(folder / RECIPE, f"{json.dumps(recipe)}\n".encode())
+    return left
 
 
 def shard_names(recipe: Recipe) -> Iterator[str]:
@@ -245,12 +230,25 @@ def shard_names(recipe: Recipe) -> Iterator[str]:
     return map(SHARD.format, range(-(-recipe["n_texts"] // recipe["batch_size"])))
 
 
-def write_shard(
-    path: Path, tensors: dict[str, NDArray], tokens: Sequence[Sequence[str]] | None = None
+def write_shard(path: Path, texts: Sequence[TextActivations]) -> None:
+    """Write a batch of texts."""
+    tensors = {
+        f"{kind}.{i}": value
+        for i, text in enumerate(texts)
+        for kind, value in vars(text).items()
+        if kind != "tokens" and value is not None
+    }
+    write_tensors(path, tensors, {"tokens": json.dumps([text.tokens for text in texts])})
+
+
+def write_tensors(
+    path: Path, tensors: dict[str, NDArray], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file whole or not at all, the same bytes every time."""
-    # One key only: safetensors does not write several in a fixed order.
-    metadata = None if tokens is None else {"tokens": json.dumps(tokens)}
-    # safetensors takes memory as it lies, whatever the strides.
+    """Write a safetensors file, whose format takes memory as it lies, whatever the strides."""
     ordered = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    write_whole(path, save(ordered, metadata=metadata))
+    write_whole(path, save(ordered, metadata))
+
+
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Say that the folder is complete."""
+    write_whole(folder / RECIPE, f"{json.dumps(recipe)}\n".encode())

@@ -55,18 +55,16 @@ def check_texts(texts: Sequence[object], name: str = "texts[{}]", first: int = 0
     found: list[Any] = []
     for number, text in enumerate(texts, start=first):
         parts = tuple(text) if isinstance(text, (tuple, list)) else (text,)
+        wrong = ""
         if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
-            raise ValueError(
-                f"{name.format(number)} must be a text or a pair of texts (in a file, separated by "
-                f"one tab); got {str(text)[:80]!r}."
-            )
-        if not all(part.strip() for part in parts):
-            raise ValueError(f"{name.format(number)} is blank; remove it.")
-        if found and isinstance(found[0], str) != (len(parts) == 1):
-            raise ValueError(
-                f"{name.format(number)} is {'one text' if len(parts) == 1 else 'a pair'}, the ones "
-                "before are not; give only single texts or only pairs."
-            )
+            wrong = "must be a text or a pair of texts (in a file, separated by one tab)"
+        elif not all(part.strip() for part in parts):
+            wrong = "is blank; remove it"
+        elif found and isinstance(found[0], str) != (len(parts) == 1):
+            kind = "one text" if len(parts) == 1 else "a pair"
+            wrong = f"is {kind}, the ones before are not; give only single texts or only pairs"
+        if wrong:
+            raise ValueError(f"{name.format(number)} {wrong}; got {str(text)[:80]!r}.")
         found.append(parts if len(parts) == 2 else parts[0])
     if not found:
         raise ValueError("texts is empty; give at least one text.")

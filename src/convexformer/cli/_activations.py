@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tempfile
 import time
@@ -47,7 +48,7 @@ def extract(
 ) -> Answer:
     """Write to disk what a layer's self-attention reads, what its heads write and attend to.
 
-    After an interruption, run the same command again: it goes on where it stopped.
+    After an interruption the command begins anew.
 
     Parameters
     ----------
@@ -81,10 +82,10 @@ def extract(
     ]
 
 
-def run_extraction(
-    model: str, texts: Any, layer: int, folder: Path, *, passing: bool = False, **options: Any
-) -> Any:
-    """Extract with a bar on stderr; Ctrl-C keeps what is finished, but in a `passing` folder."""
+def run_extraction(model: str, texts: Any, layer: int, folder: Path, **options: Any) -> Any:
+    """Extract with a bar on stderr, beside which transformers has no bars and no advice."""
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    os.environ.update(quiet | os.environ)
     from convexformer.activations import extract
 
     try:
@@ -92,8 +93,7 @@ def run_extraction(
             options["report"] = lambda done, total: update(completed=done, total=total)
             return extract(model, texts, layer, folder, **options)
     except KeyboardInterrupt:
-        kept = f"finished files are kept in {folder}: run again to go on"
-        raise KeyboardInterrupt("nothing is kept without --out" if passing else kept) from None
+        raise KeyboardInterrupt("the extraction is not complete, and begins anew") from None
 
 
 @command
@@ -148,8 +148,7 @@ def probe(
         with tempfile.TemporaryDirectory() as passing:
             folder = out or Path(passing)
             check_folder(folder)
-            options |= {"overwrite": force, "passing": out is None}
-            run_extraction(model, read, layer, folder, **options)
+            run_extraction(model, read, layer, folder, overwrite=force, **options)
             result = _run(folder, settings)
     shown = _shown(result)
     if figure is not None:

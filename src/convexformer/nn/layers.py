@@ -239,8 +239,9 @@ class GatedLayer(Network):
     ) -> Tensor:
         """The same as ``self(table[tokens], mask, gates)``, faster where the table is small.
 
-        Every token meets the weights once, whatever the number of samples that have it. Gates that
-        differ by position, as those of a causal layer, leave nothing to share.
+        Every token meets the weights once, whatever the number of samples that have it, if these
+        are at least twice as many as the tokens of the table. Gates that differ by position, as
+        those of a causal layer, leave nothing to share.
 
         Parameters
         ----------
@@ -253,7 +254,7 @@ class GatedLayer(Network):
         _, n, _, P, c = self.Z.shape
         X = functional.embedding(tokens, table)  # (B, n, d); unlike an index, it refuses -1
         self._check(X, mask, gates)
-        if self.seen is not None or not len(tokens):
+        if self.seen is not None or 2 * len(table) > len(tokens):  # too few repeat
             return self(X, mask, gates)
         m = (self.gates(X, mask) if gates is None else gates)[:, :, 0]  # (B, h)
         parts = []
@@ -286,10 +287,7 @@ def gaussian_directions(h: int, n: int, d: int, dtype: torch.dtype | None = None
 def sum_by_token(tokens: Tensor, table: Tensor, W: Tensor, m: Tensor) -> Tensor:
     r"""What one position adds: :math:`\sum_j m_{ij} E_{t_i} W_j`, ``(B, q)``.
 
-    Samples with the same token t share :math:`E_t W`, so they are multiplied with it together:
-    ``(samples, h) @ (h, q)`` for every token, in one batched product padded to the most frequent
-    token. That takes ``tokens * (d + samples of the most frequent)`` rows of work in place of the
-    ``B * d`` of multiplying every sample with the weights, which is done where it is cheaper.
+    Samples with the same token t share :math:`E_t W`, so they are multiplied with it together.
 
     Parameters
     ----------
@@ -299,20 +297,10 @@ def sum_by_token(tokens: Tensor, table: Tensor, W: Tensor, m: Tensor) -> Tensor:
     m : Tensor of shape (B, h)
         Open gates as numbers.
     """
-    (h, d, q), B = W.shape, len(tokens)
-    W = W.transpose(0, 1).flatten(1)  # (d, h q)
-    ordered, order = tokens.sort()
-    present, which, count = torch.unique_consecutive(
-        ordered, return_inverse=True, return_counts=True
-    )
-    T, most = len(present), int(count.max())
-    if T * (d + most) >= B * d:
-        by_gate = (table[tokens] @ W).unflatten(1, (h, q))  # (B, h, q)
-        return (m[:, None] @ by_gate)[:, 0]
-    first = count.cumsum(0) - count  # where each token's samples begin
-    rank = torch.arange(B, device=tokens.device) - first[which]
-    row = torch.empty_like(order)
-    row[order] = which * most + rank  # (B,) each sample's row among T * most
-    padded = m.new_zeros(T * most, h).index_copy(0, row, m).unflatten(0, (T, most))
-    brought = (table[present] @ W).unflatten(1, (h, q))  # (T, h, q)
-    return (padded @ brought).flatten(0, 1)[row]  # (T, most, h) @ (T, h, q) -> (B, q)
+    h, _, q = W.shape
+    present, which, count = tokens.unique(return_inverse=True, return_counts=True)
+    brought = (table[present] @ W.transpose(0, 1).flatten(1)).unflatten(1, (h, q))  # (T, h, q)
+    order = which.argsort()
+    gates = m[order].split(count.tolist())  # (samples, h) of every token
+    parts = [rows @ block for rows, block in zip(gates, brought, strict=True)]  # (samples, q)
+    return torch.cat(parts)[order.argsort()]

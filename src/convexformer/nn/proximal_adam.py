@@ -130,15 +130,12 @@ class ProximalAdam(torch.optim.Optimizer):
         D = v.sqrt().div_((1 - beta2 ** state["step"]) ** 0.5).add_(group["eps"])
         if group["weight_decay"]:
             Z.mul_(1 - lr * group["weight_decay"])
-        near = torch.linalg.vector_norm(Z, dim=axes, keepdim=True) if group["beta"] else None
         Z.addcdiv_(m, D, value=-lr / (1 - beta1 ** state["step"]))
         if group["beta"] and lr:  # without a step there is nothing to shrink
-            Z.copy_(prox_group_norm(Z, D, lr * group["beta"], axes, near))
+            Z.copy_(prox_group_norm(Z, D, lr * group["beta"], axes))
 
 
-def prox_group_norm(
-    V: Tensor, D: Tensor, strength: float, axes: tuple[int, ...], near: Tensor | None = None
-) -> Tensor:
+def prox_group_norm(V: Tensor, D: Tensor, strength: float, axes: tuple[int, ...]) -> Tensor:
     r"""Proximal operator of the group norm in a diagonal metric, exact.
 
     .. math:: \arg\min_Z\ \tfrac12 \sum_i D_i (Z_i - V_i)^2 + \lambda \sum_g \|Z_g\|_2
@@ -148,9 +145,9 @@ def prox_group_norm(
 
     .. math:: \psi(s) = 1 \Big/ \Big\|\frac{D_g V_g}{D_g s + \lambda}\Big\|_2 - 1 = 0.
 
-    :math:`\psi` is increasing and concave: Newton's method lands left of the root after one step
-    from anywhere, and then goes up to it without overshooting. Where all D are equal it is linear,
-    and the answer is block soft thresholding.
+    :math:`\psi` is increasing and concave: from the left of the root, where Newton's method starts,
+    it goes up to the root without overshooting. Where all D are equal :math:`\psi` is linear, and
+    the answer is block soft thresholding.
 
     Parameters
     ----------
@@ -160,8 +157,6 @@ def prox_group_norm(
         :math:`\lambda > 0`.
     axes : tuple of int
         Axes that lie within a group.
-    near : Tensor, optional
-        Guesses of the norms s, with axes of length one in place of `axes`.
 
     Examples
     --------
@@ -174,19 +169,16 @@ def prox_group_norm(
     """
     A = D * V
     size = torch.linalg.vector_norm(A, dim=axes, keepdim=True)
-    lowest = (size - strength).clamp(min=0) / D.amax(axes, keepdim=True)  # never above the root
-    s = lowest if near is None else torch.maximum(near, lowest)
+    s = (size - strength).clamp(min=0) / D.amax(axes, keepdim=True)  # never above the root
     number = torch.finfo(s.dtype)
     for _ in range(MAX_NEWTON):
         B = D * s + strength
         Q = (A / B).square_()
         phi = Q.sum(axes, keepdim=True)  # psi = phi^(-1/2) - 1
         slope = (Q * D).div_(B).sum(axes, keepdim=True).clamp_(min=number.tiny)
-        excess = phi.sqrt() - 1
-        ahead = torch.maximum(s + phi * excess / slope, lowest)
-        settled = (excess.abs() <= 16 * number.eps) | (ahead == s) | ahead.isnan()
-        if bool(settled.all()):
+        step = phi * (phi.sqrt() - 1) / slope
+        if not bool((step > 16 * number.eps * s).any()):  # what is not a number does not step
             break
-        s = ahead
+        s = s + step.clamp(min=0)
     # asked this way round, what is not a number stays so, and is not hidden as a zero
     return torch.where(size <= strength, 0.0, A * (s / (D * s + strength)))

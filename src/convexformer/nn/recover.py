@@ -59,23 +59,22 @@ def to_network(
     """
     heads = recover_heads(Z, penalty, weights)
     n_groups, d, c = np.shape(Z)
-    options = EXACT | {"penalty": penalty, "intercept": intercept is not None}
-    if heads.weights is not None:
-        options["token_weights"] = _tensor(heads.weights)
-    if gates is None:
-        network = SimplexAttention(n_groups, d, c, len(heads), **options)
-        return _written(network, np.eye(n_groups)[heads.groups], heads, intercept)
-    g, n, dim = np.shape(gates.directions)
+    g, n, dim = (1, n_groups, d) if gates is None else np.shape(gates.directions)
     if (g * n, dim) != (n_groups, d):
         raise ValueError(
             f"Z has {n_groups} groups of {d} channels, but {g} gates over {n} tokens of {dim} "
             f"channels make {g * n} groups. Pass the gates the model was fitted with."
         )
-    arrays = _tensor(gates.directions), _tensor(gates.thresholds)
+    options = EXACT | {"penalty": penalty, "intercept": intercept is not None}
     if heads.weights is not None:
-        options["token_weights"] = options["token_weights"].reshape(g, n)
-    gated = GatedFCN(*arrays, c, torch.as_tensor(heads.groups // n), **options)
-    return _written(gated, np.eye(n)[heads.groups % n], heads, intercept)
+        shape = n if gates is None else (g, n)
+        options["token_weights"] = _tensor(heads.weights).reshape(shape)
+    if gates is None:
+        network = SimplexAttention(n, d, c, len(heads), **options)
+    else:
+        arrays = _tensor(gates.directions), _tensor(gates.thresholds)
+        network = GatedFCN(*arrays, c, torch.as_tensor(heads.groups // n), **options)
+    return _written(network, np.eye(n)[heads.groups % n], heads, intercept)
 
 
 def to_sequence_network(
@@ -157,8 +156,5 @@ def _written(
     numbers = {"theta": theta, "values": heads.values, "outputs": heads.outputs}
     if intercept is not None:
         numbers["intercept"] = intercept
-    try:
-        network.load_state_dict({k: _tensor(x) for k, x in numbers.items()}, strict=False)
-    except RuntimeError as error:  # names the array, its shape and the one it should have
-        raise ValueError(str(error)) from error
+    network.load_state_dict({k: _tensor(x) for k, x in numbers.items()}, strict=False)
     return network

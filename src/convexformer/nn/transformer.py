@@ -130,16 +130,10 @@ class GatedTransformer(Network):
         embedding, layers and readout, and so convex where only one of them is trained.
         """
         stages = [self.embedding, *self.layers, self.readout]
-        trained = [
-            i
-            for i, stage in enumerate(stages)
-            if stage is not None and any(p.requires_grad for p in stage.parameters())
-        ]
-        gates_move = not self.settings.frozen_gates and any(
-            i < self.settings.n_layers
-            for i in trained  # a layer above reads what is trained
-        )
-        return len(trained) <= 1 and not gates_move
+        parameters = [[] if stage is None else list(stage.parameters()) for stage in stages]
+        trained = [any(p.requires_grad for p in group) for group in parameters]
+        below = trained[: self.settings.n_layers]  # a layer above reads what is trained
+        return sum(trained) <= 1 and (self.settings.frozen_gates or not any(below))
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scores ``(B, c)``, or ``(B, n, c)`` for a sequence.
@@ -154,18 +148,15 @@ class GatedTransformer(Network):
         fixed = self._gate_inputs(inputs)
         first, *others = self.gated_layers
         gates = None if fixed is None else first.gates(fixed, mask)
-        if isinstance(self.embedding, nn.Embedding) and self._use_table(len(inputs)):
+        # a table's shapes depend on the data, so that it cannot be compiled
+        tables = self.settings.tables and not torch.compiler.is_compiling()
+        if tables and isinstance(self.embedding, nn.Embedding):
             X = first.from_table(inputs, self.embedding.weight, mask, gates)
         else:
             X = first(inputs if self.embedding is None else self.embedding(inputs), mask, gates)
         for layer in others:  # X (B, n, d), at last (B, n, d) or (B, d)
             X = layer(X, mask, None if fixed is None else layer.gates(fixed, mask))
         return X if self.readout is None else self.readout(X)
-
-    def _use_table(self, n_samples: int) -> bool:
-        """Whether tokens repeat enough; where shapes must not depend on data, never."""
-        few = self.settings.tables and 2 * (self.settings.vocabulary or 0) <= n_samples
-        return few and not torch.compiler.is_compiling()
 
     @property
     def gated_layers(self) -> list[GatedLayer]:
@@ -206,15 +197,17 @@ class GatedTransformer(Network):
 def _embedding(
     settings: GatedTransformerConfig, dtype: torch.dtype | None
 ) -> nn.Embedding | nn.Linear | None:
+    embedding: nn.Embedding | nn.Linear
     if settings.vocabulary is not None:
         embedding = nn.Embedding(settings.vocabulary, settings.dim, dtype=dtype)
-        nn.init.normal_(embedding.weight, std=settings.embedding_scale)
-        return embedding
-    if settings.n_features is not None:
-        linear = nn.Linear(settings.n_features, settings.dim, bias=False, dtype=dtype)
-        nn.init.normal_(linear.weight, std=settings.n_features**-0.5)
-        return linear
-    return None
+        scale = settings.embedding_scale
+    elif settings.n_features is not None:
+        embedding = nn.Linear(settings.n_features, settings.dim, bias=False, dtype=dtype)
+        scale = settings.n_features**-0.5
+    else:
+        return None
+    nn.init.normal_(embedding.weight, std=scale)
+    return embedding
 
 
 def _layer(settings: GatedTransformerConfig, last: bool, dtype: torch.dtype | None) -> GatedLayer:

@@ -226,21 +226,20 @@ def _probe_head(texts: _Texts, head: int, tol: float) -> HeadProbe:
     if any(map(_is_constant, (train, validation, test))):
         return HeadProbe.of_constant(head, names, own)
     fit = fit_static(train, validation, BETAS, tol)
-    mean = train.Y.mean(axis=0, dtype=np.float64)
-    baseline = test.errors(mean)
+    e = train.Y.shape[1]
+    baseline = test.errors(train.Y.mean(axis=0, dtype=np.float64))
 
-    def explained(Z: Array, b: Array) -> tuple[float, float]:
+    def explained(Z: Array) -> tuple[float, float]:
+        b = (train.Y - train.predict(Z, np.zeros(e))).mean(axis=0)
         return share(test.errors(test.predict(Z, b)), baseline)
 
-    found, error = explained(fit.Z, fit.b)
-    frozen = mixing(own, len(mean))
-    level = mean - train.predict(frozen, np.zeros_like(mean)).mean(axis=0)
+    found, error = explained(fit.Z)
     return HeadProbe(
         head=head,
         share=found,
         share_error=error,
-        attention_share=explained(mixing(fit.attention, len(mean)), fit.attention_b)[0],
-        model_attention_share=explained(frozen, level)[0],
+        attention_share=explained(mixing(fit.attention, e))[0],
+        model_attention_share=explained(mixing(own, e))[0],
         names=names,
         model_attention=own,
         **{name: getattr(fit, name) for name in OF_FIT},

@@ -92,76 +92,44 @@ class Part:
         return np.add.reduceat(squares, self.starts)
 
 
-class Moments:
-    """Means and second moments of tokens and targets: all that a squared loss knows of them."""
+def compress(part: Part) -> tuple[Array, Array, Array]:
+    """As few rows with the same squared errors: ``X (r, places, e)``, ``Y (r, e)``, and means.
 
-    def __init__(self, part: Part) -> None:
-        self.shape = part.tokens.shape[1:]  # (places, e)
-        T, p, c = len(part.Y), int(np.prod(self.shape)), part.Y.shape[1]
-        total, gram = np.zeros(p + c), np.zeros((p + c, p + c))
-        for rows in row_slices(T, p + c):
-            block = np.concatenate([part.tokens[rows].reshape(-1, p), part.Y[rows]], axis=1)
-            block = block.astype(np.float64)
-            total += block.sum(axis=0)
-            gram += block.T @ block
-        self.mean = total / T
-        self.gram = gram - T * np.outer(self.mean, self.mean)  # centred
-        self.p, self.T = p, T
+    Any R with ``R' R = [V Y]' [V Y]``, centred, gives the same squared errors, so the same
+    objective everywhere as the T targets with an intercept. R has as many rows as columns, or
+    fewer. The means are those of all columns ``[V Y]``.
+    """
+    (T, *shape), p = part.tokens.shape, int(np.prod(part.tokens.shape[1:]))
+    size = p + part.Y.shape[1]
+    total, gram = np.zeros(size), np.zeros((size, size))
+    for rows in row_slices(T, size):
+        block = np.concatenate([part.tokens[rows].reshape(-1, p), part.Y[rows]], axis=1)
+        block = block.astype(np.float64)
+        total += block.sum(axis=0)
+        gram += block.T @ block
+    mean = total / T
+    values, vectors = np.linalg.eigh(gram - T * np.outer(mean, mean))
+    known = values > size * np.finfo(float).eps * values[-1]  # fewer than few targets
+    R = np.sqrt(values[known])[:, None] * vectors[:, known].T
+    return np.ascontiguousarray(R[:, :p]).reshape(-1, *shape), R[:, p:], mean
 
-    @property
-    def token_grams(self) -> Array:
-        """Centred ``V_k' V_k`` of every place: ``(places, e, e)``."""
-        K, e = self.shape
-        each = np.arange(K)
-        return self.gram[: self.p, : self.p].reshape(K, e, K, e)[each, :, each, :]
 
-    @property
-    def token_sizes(self) -> Array:
-        """Sum of squares of every place's centred values: ``(places,)``."""
-        return np.maximum(0.0, np.trace(self.token_grams, axis1=1, axis2=2))
+def deviations(X: Array) -> Array:
+    """Penalty weights: standard deviations of tokens, of which the largest is one."""
+    sizes = np.linalg.norm(X, axis=(0, 2))
+    return np.asarray(np.maximum(sizes / sizes.max(), LEAST_WEIGHT))
 
-    @property
-    def target_size(self) -> float:
-        """Sum of squares of the centred targets."""
-        return float(np.trace(self.gram[self.p :, self.p :]))
 
-    def weights(self) -> Array:
-        """Penalty weights: standard deviations of tokens, of which the largest is one."""
-        deviations = np.sqrt(self.token_sizes)
-        return np.maximum(deviations / deviations.max(), LEAST_WEIGHT)
+def static_attention(X: Array, Y: Array) -> Array:
+    r"""The :math:`a \ge 0, \sum_k a_k \le 1` for which ``Z_k = a_k I`` is best.
 
-    def problem(self, weights: Array) -> Problem:
-        """The training problem in as many rows as there are columns.
-
-        Any R with ``R' R = [V Y]' [V Y]``, centred, gives the same squared errors, so the same
-        objective everywhere as the T targets with an intercept.
-        """
-        values, vectors = np.linalg.eigh(self.gram)
-        known = values > len(values) * np.finfo(float).eps * values[-1]  # fewer than few targets
-        R = np.sqrt(values[known])[:, None] * vectors[:, known].T
-        X = np.ascontiguousarray(R[:, : self.p]).reshape(-1, *self.shape)
-        return Problem(TokenDesign(X), Squared(), Token(weights), R[:, self.p :], intercept=False)
-
-    def simplex_weights(self) -> Array:
-        r"""Static attention: :math:`a \ge 0, \sum_k a_k \le 1` for which ``Z_k = a_k I`` is best.
-
-        Nonnegative least squares, with a slack for what goes elsewhere and the sum as a heavy row.
-        """
-        K, e = self.shape
-        blocks = self.gram[: self.p, : self.p].reshape(K, e, K, e)
-        M = np.einsum("kele->kl", blocks)  # <V_k, V_l>
-        r = np.einsum("kee->k", self.gram[: self.p, self.p :].reshape(K, e, e))  # <V_k, Y>
-        values, vectors = np.linalg.eigh(M)
-        roots = np.sqrt(np.maximum(values, 1e-12 * values[-1]))
-        rows = np.zeros((K + 1, K + 1))
-        rows[:K, :K] = roots[:, None] * vectors.T
-        rows[K] = HEAVY * roots[-1]
-        right = np.append(vectors.T @ r / roots, HEAVY * roots[-1])
-        return np.asarray(nnls(rows, right)[0][:K])
-
-    def intercept(self, Z: Array) -> Array:
-        """The best one beside coefficients Z."""
-        return np.asarray(self.mean[self.p :] - self.mean[: self.p] @ Z.reshape(self.p, -1))
+    Nonnegative least squares, with a slack for what goes elsewhere and the sum as a heavy row.
+    """
+    columns = X.swapaxes(1, 2).reshape(-1, X.shape[1])  # (r e, places)
+    heavy = HEAVY * np.linalg.norm(columns, 2)
+    sums = np.pad(columns, ((0, 1), (0, 1)))
+    sums[-1] = heavy
+    return np.asarray(nnls(sums, np.append(Y, heavy))[0][:-1])
 
 
 @dataclass(frozen=True)
@@ -182,8 +150,6 @@ class StaticFit:
         The number a for which ``a I`` is nearest to Z_k, in the metric of the place's values.
     attention : ndarray of shape (places,)
         Static attention: weights that explain most, none negative, in all at most 1.
-    attention_b : ndarray of shape (e,)
-        Intercept beside these.
     """
 
     Z: Array
@@ -194,7 +160,6 @@ class StaticFit:
     strengths: Array
     weights: Array
     attention: Array
-    attention_b: Array
 
 
 def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> StaticFit:
@@ -209,36 +174,36 @@ def fit_static(train: Part, validation: Part, betas: Array, tol: float) -> Stati
     tol : float
         Relative duality gap.
     """
-    moments = Moments(train)
-    weights = moments.weights()
-    small = moments.problem(weights)
+    X, Y, mean = compress(train)
+    weights, e = deviations(X), Y.shape[1]
+    small = Problem(TokenDesign(X), Squared(), Token(weights), Y, intercept=False)
+
+    def intercept(Z: Array) -> Array:
+        return np.asarray(mean[-e:] - mean[:-e] @ Z.reshape(-1, e))
+
     solutions, rows = [], []
     for solution in solve_path(small, (betas * small.beta_max).tolist(), tol=0.5 * tol):
         solutions.append(solution)
-        F = validation.predict(solution.Z, moments.intercept(solution.Z))
+        F = validation.predict(solution.Z, intercept(solution.Z))
         rows.append(validation.errors(F))
         if _rising(rows):
             break
     errors = np.stack(rows)  # (B, texts)
-    baseline = validation.errors(moments.mean[moments.p :])
     chosen = solutions[_simplest(errors)]
-    b = moments.intercept(chosen.Z)
+    b = intercept(chosen.Z)
     # What is certified is the problem itself, on all its targets, not its smaller equal.
     problem = Problem(TokenDesign(train.tokens), Squared(), Token(weights), train.Y)
-    applied = moments.token_grams @ chosen.Z  # V_k' V_k Z_k
-    contributed = np.einsum("kde,kde->k", chosen.Z, applied)
-    sizes = np.maximum(moments.token_sizes, np.finfo(float).tiny)
-    attention = moments.simplex_weights()
+    contributed = np.einsum("rke,kec->rkc", X, chosen.Z, optimize=True)
+    sizes = np.maximum(np.square(X).sum(axis=(0, 2)), np.finfo(float).tiny)
     return StaticFit(
         Z=chosen.Z,
         b=b,
         certificate=problem.certificate(chosen.Z, b, chosen.certificate.beta),
         betas=betas[: len(errors)],
-        validation=1.0 - errors.sum(axis=1) / baseline.sum(),
-        strengths=np.sqrt(np.maximum(0.0, contributed) / moments.target_size),
-        weights=np.trace(applied, axis1=1, axis2=2) / sizes,
-        attention=attention,
-        attention_b=moments.intercept(mixing(attention, moments.shape[1])),
+        validation=1.0 - errors.sum(axis=1) / validation.errors(mean[-e:]).sum(),
+        strengths=np.linalg.norm(contributed, axis=(0, 2)) / np.linalg.norm(Y),
+        weights=(X * contributed).sum(axis=(0, 2)) / sizes,
+        attention=static_attention(X, Y),
     )
 
 
@@ -288,29 +253,20 @@ def mean_attention(
     over targets that have such a token. What is left of a target's attention counts for the mean.
     """
     names, window = places.names, len(places.offsets.window)
+    rest = [name.startswith("mean") for name in names]
     total = np.zeros((activations.n_heads, len(names)))
     count = np.zeros(len(names))
     for i in texts:
         A: Any = activations[i].maps
-        seen = _seen(names, A.shape[1], separators[i])  # (places, targets, sources)
-        landmarks = seen[window:].any(axis=(0, 1))
-        seen[:window, :, landmarks] = False
-        total += np.einsum("hts,kts->hk", A, seen, dtype=np.float64, optimize=True)
-        count[:window] += seen[:window].sum(axis=(1, 2))
-        count[window:] += A.shape[1]
+        n = A.shape[1]
+        # which token is which place of a target: (targets, places, sources)
+        seen = places.tokens(np.eye(n)[None], np.ones((1, n), dtype=bool), separators[i][None]) > 0
+        seen[:, rest] = False
+        landmarks = seen[:, window:].any(axis=(0, 1))
+        seen[:, :window, landmarks] = False
+        total += np.einsum("hts,tks->hk", A, seen, dtype=np.float64, optimize=True)
+        count[:window] += seen[:, :window].sum(axis=(0, 2))
+        count[window:] += n
     mean = total / np.maximum(1, count)
-    rest = [k for k, name in enumerate(names) if name.startswith("mean")]
     mean[:, rest] = np.maximum(0.0, 1.0 - mean.sum(axis=1, keepdims=True))
     return mean
-
-
-def _seen(names: tuple[str, ...], n: int, separators: NDArray) -> NDArray[np.bool_]:
-    """Which token is which place of which target, ``(places, n, n)``; a mean is none of them."""
-    seen = np.zeros((len(names), n, n), dtype=bool)
-    columns = {"first": 0, "last": -1, "separators": separators}
-    for k, name in enumerate(names):
-        if name in columns:
-            seen[k][:, columns[name]] = True
-        elif not name.startswith("mean"):
-            seen[k] = np.eye(n, k=int(name), dtype=bool)
-    return seen
