@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr
 
-from convexformer.probes._static import Places, _seen
+from convexformer.probes._static import Places
 
 Array = NDArray[np.float64]
 
@@ -23,14 +23,8 @@ def pair_coefficients(Z: Array, places: Places, separators: NDArray[np.bool_]) -
     With ``Z = weights`` of places, this is a map of attention; with matrices, one of matrices.
     """
     n = len(separators)
-    seen = _seen(places.names, n, separators).astype(float)  # (places, targets, tokens)
-    for k, name in enumerate(places.names):
-        if name == "separators":
-            seen[k] /= max(1, np.count_nonzero(separators))
-        elif name.startswith("mean"):
-            seen[k] = np.tri(n) if places.causal else 1.0
-            seen[k] /= seen[k].sum(axis=1, keepdims=True)
-    return np.einsum("kts,k...->ts...", seen, Z)
+    seen = places.tokens(np.eye(n)[None], np.ones((1, n), dtype=bool), separators[None])
+    return np.einsum("tks,k...->ts...", seen.astype(float), Z)  # (targets, places, tokens)
 
 
 def norm_map(C: Array) -> Array:
