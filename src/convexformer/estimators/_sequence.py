@@ -105,7 +105,6 @@ class SequenceModel(OneBeta):
         real = _real(X.shape[:2], mask)
         Y = self._read_targets(y, real)
         weight = check_sample_weight(sample_weight, len(X))
-        self._check_targets(Y[real], _weights(weight, real))
         self._warn_of_one_sample(len(X))
         intercept, loss = bool(self.fit_intercept), self._task_loss()
         problem = SequenceProblem(X, Y, self.attention, weight, mask, intercept, loss)
@@ -113,9 +112,6 @@ class SequenceModel(OneBeta):
         self.n_outputs_ = Y.shape[2]
         self._warn_unless_converged()
         return self
-
-    def _check_targets(self, Y: Array, weights: Array) -> None:
-        """Raise where real positions, with targets ``(positions, c)``, have no optimum."""
 
     def _as_coef(self, Z: Array) -> Array:
         return Z  # (d, c, n, n)

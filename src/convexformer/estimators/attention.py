@@ -109,9 +109,6 @@ class ConvexAttention(Certified):
     _read_targets: ClassVar[Any]
     _task_loss: ClassVar[Any]
     _task_weight: ClassVar[Any]
-    _solvable: ClassVar[Any]
-    _missing: ClassVar[Any]
-    _fill_intercept: ClassVar[Any]
     _score_default: ClassVar[Any]
 
     def _read(
@@ -143,12 +140,6 @@ class ConvexAttention(Certified):
         """Fix what must be fixed before the problem is convex (gates)."""
 
     def _problem(self, data: TrainingData) -> Problem:
-        solvable = self._solvable(data.Y, data.weight)
-        if self.fit_intercept and not np.all(solvable):
-            raise ValueError(
-                f"y {self._missing(np.flatnonzero(~solvable))}, counting samples of positive "
-                "weight: the loss has no finite minimiser. Drop these, or set fit_intercept=False."
-            )
         return Problem(
             self._design(data.samples),
             self._task_loss(),

@@ -195,16 +195,6 @@ class ConvexSequenceClassifier(ClassLabels, SequenceModel):
             assert_all_finite(labels, input_name="y")
         return labels
 
-    def _check_targets(self, Y: Array, weights: Array) -> None:
-        """Raise where a class has no weight, so that an intercept has no optimum."""
-        absent = weights @ (np.hstack([Y < 0, Y > 0]) if self._two else Y > 0) == 0
-        if self.fit_intercept and np.any(absent):
-            raise ValueError(
-                f"The classes {self.classes_[absent].tolist()} of y have no position of positive "
-                "weight, and an intercept would have no finite optimum. Drop their samples, or "
-                "weigh them."
-            )
-
     # After the fit ----------------------------------------------------------------------------
 
     def decision_function(self, X: Any, mask: Any = None) -> Array:

@@ -11,11 +11,13 @@ from sklearn.utils import check_random_state
 from ..problem import Design, GatedDesign, Gates
 from ..problem.gated import always_open, axis_gates, distinct_rows, gaussian_gates, pair_gates
 from ..problem.norms import safe_norm
-from ._parameters import GATES, estimator, parameters
+from ._parameters import estimator, parameters
 from ._reading import Array, Samples
 from ._tasks import Classification, Regression
 from .attention import ConvexAttention, SingleBeta, TrainingData
 from .cv import CrossValidated
+
+GATES = ("axis", "pairs", "gaussian")
 
 
 @parameters
@@ -78,7 +80,7 @@ class Gated(ConvexAttention):
     def _drawn(self, tokens: Design, data: TrainingData) -> Gates:
         """The gates besides the one that is always open."""
         n, d = tokens.n_groups, tokens.dim
-        if not isinstance(self.gates, str):
+        if not isinstance(self.gates, str) or self.gates not in GATES:
             return _given_gates(self.gates, n, d)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         rng = np.random.default_rng(seed)
