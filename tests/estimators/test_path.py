@@ -118,7 +118,7 @@ def test_unconverged_path_warns(X, y):
         ({}, {"n_betas": 0}, "n_betas must be a whole number"),
         ({}, {"eps": 1}, "eps must be below 1"),
         ({"tol": 0}, {}, "tol"),
-        ({"class_weight": "heavy"}, {}, "class_weight must be one of 'balanced'"),
+        ({"class_weight": "heavy"}, {}, "class_weight must be 'balanced'"),
     ],
 )
 def test_bad_options(X, y, settings, options, words):

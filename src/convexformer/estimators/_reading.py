@@ -98,11 +98,11 @@ def check_tokens(
     check_numbers(
         X, "X", "Encode text first, one-hot: convexformer.datasets.one_hot, OneHotEncoder."
     )
-    flat = len(X.shape) == 2 and not any_length
+    flat = len(X.shape) == 2 and hasattr(estimator, "n_tokens") and not any_length
     if len(X.shape) != 3 and not flat:
         raise ValueError(
-            "X must be 3-D (samples, tokens, channels), or 2-D (samples, columns) unless tokens "
-            f"are Offsets, got shape {tuple(X.shape)}. Reshape your data: one row of a table "
+            "X must be 3-D (samples, tokens, channels), or 2-D (samples, columns) where tokens are "
+            f"places of a table, got shape {tuple(X.shape)}. Reshape your data: one row of a table "
             "X.reshape(1, -1), one column X.reshape(-1, 1), sequences of single numbers "
             "X[:, :, None], one sample of tokens and channels X[None], axes of places to one axis "
             "of tokens X.reshape(len(X), -1, X.shape[-1])."
@@ -230,6 +230,14 @@ def check_sample_weight(sample_weight: Any, n_samples: int) -> Array | None:
             f"{weight.shape}, and must not be zero for every sample."
         )
     return weight
+
+
+def required(estimator: Any, y: Any) -> Any:
+    """`y`, which must have been passed."""
+    if y is None:
+        name = type(estimator).__name__
+        raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+    return as_numpy(y, "y")
 
 
 # Samples --------------------------------------------------------------------------------------

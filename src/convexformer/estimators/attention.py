@@ -16,7 +16,7 @@ from ..solvers import Solution, Status
 from ..solvers.solution import Clock
 from ._base import Certified, OneBeta, all_or_nothing
 from ._parameters import estimator, parameters, read_token_weights
-from ._reading import Array, Samples, check_sample_weight, read_samples
+from ._reading import Array, Samples, check_sample_weight, read_samples, required
 from ._tasks import Classification, Regression
 
 
@@ -116,10 +116,7 @@ class ConvexAttention(Certified):
     ) -> TrainingData:
         self._check_parameters()
         samples = read_samples(self, X, mask, separators, reset=True)
-        y = samples.rows(y, "y")
-        if y is None:
-            name = type(self).__name__
-            raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+        y = samples.rows(required(self, y), "y")
         if getattr(y, "ndim", 0) > 2:
             raise ValueError(
                 f"y must have one target, or one vector of them, per sample; got shape {y.shape}. "
@@ -217,10 +214,7 @@ class ConvexAttention(Certified):
         return samples.arranged(answer(F))
 
     def _design_scores(self, design: Design) -> Array:
-        Z = self._coefficients()
-        used = np.flatnonzero(np.any(Z, axis=(1, 2)))  # no other token is read
-        F = design.predict(Z) if len(used) == len(Z) else design.predict(Z[used], used)
-        return F + self.intercept_
+        return design.predict(self._coefficients()) + self.intercept_
 
     def to_network(self) -> Any:
         """The network this model is equivalent to, as a PyTorch module in float64.

@@ -259,17 +259,14 @@ def _copy(estimator: Any, asked: Callable[..., Any]) -> ConvexAttention:
 def _path_of(
     model: ConvexAttention, fractions: Array, beta_max: float, solutions: list[Solution]
 ) -> AttentionPath:
-    coefs = np.stack([model._keep(solution).coef_ for solution in solutions])
-    B, *_, n, d = coefs.shape
-    blocks = coefs.reshape(B, -1, n, d)  # of outputs, and gates
-    if isinstance(model, Gated):
-        norms = safe_norm(blocks, axis=3).sum(axis=1)
-    else:
-        norms = safe_norm(blocks.swapaxes(1, 2).reshape(B, n, -1), axis=2)
+    models = [copy.copy(model)._keep(solution) for solution in solutions]
+    of_outputs = np.stack([np.atleast_2d(each.token_norms_) for each in models])  # (B, c, n)
+    norms = of_outputs.sum(axis=1) if isinstance(model, Gated) else safe_norm(of_outputs, axis=1)
+    n = norms.shape[1]
     return AttentionPath(
         betas=fractions,
         beta_max=beta_max,
-        coefs=coefs,
+        coefs=np.stack([each.coef_ for each in models]),
         intercepts=np.stack([solution.intercept for solution in solutions]),
         certificates=[solution.certificate for solution in solutions],
         token_norms=norms,

@@ -74,8 +74,6 @@ class ConvexSequenceRegressor(RealTargets, SequenceModel):
 
     def _read_targets(self, y: Any, real: Mask) -> Array:
         """Targets ``(N, n, c)``; what stands at padding is not read."""
-        if y is None:
-            raise ValueError("ConvexSequenceRegressor requires y to be passed, but it is None.")
         y = as_numpy(y, "y")
         check_numbers(y, "y", "Targets are one vector of numbers per position.")
         Y = check_array(
@@ -181,8 +179,6 @@ class ConvexSequenceClassifier(ClassLabels, SequenceModel):
 
     def _read_labels(self, y: Any, real: Mask) -> NDArray:
         """Labels of real positions ``(positions,)``."""
-        if y is None:
-            raise ValueError("ConvexSequenceClassifier requires y to be passed, but it is None.")
         labels = np.asarray(as_numpy(y, "y"))
         if labels.shape != real.shape:
             raise ValueError(
