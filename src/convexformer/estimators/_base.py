@@ -98,8 +98,7 @@ class Fitted(Persistent):
         if hasattr(self, "ridge_"):
             raise AttributeError(
                 f"This {type(self).__name__} was refitted: its coefficients are not the certified "
-                "optimum, and have no certificate. selection_certificate_ is that of the fit which "
-                "selected the tokens; for a certified model fit with refit=False."
+                "optimum. See selection_certificate_, or fit with refit=False."
             )
         return self._certificate
 
@@ -199,8 +198,7 @@ class Certified(Fitted, BaseEstimator):
             why = "Ctrl-C interrupted it" if clock.asked() else "max_time ran out"
             warn(
                 f"The refit stopped early, because {why}. The model has the coefficients of the "
-                "certified fit, and selection_certificate_ is theirs. Raise max_time if you set "
-                "it, or pass a number as refit (refit=True compares several on folds).",
+                "certified fit. Raise max_time, or pass a number as refit (True compares several).",
                 ConvergenceWarning,
             )
         elif not fitted.converged:

@@ -78,7 +78,7 @@ class SequenceModel(OneBeta):
     _refit = staticmethod(refit_sequence)
     _ridge_of_certified = 0.0  # there is none
 
-    _read_targets: ClassVar[Any]
+    _read_targets: ClassVar[Any]  # of real positions
     _task_loss: ClassVar[Any]
 
     @all_or_nothing
@@ -104,7 +104,9 @@ class SequenceModel(OneBeta):
         self._check_parameters()
         X, mask = check_tokens(self, X, mask, reset=True)
         real = _real(X.shape[:2], mask)
-        Y = self._read_targets(required(self, y), real)
+        rows = self._read_targets(required(self, y), real)
+        Y = np.zeros((*real.shape, rows.shape[1]))
+        Y[real] = rows
         weight = check_sample_weight(sample_weight, len(X))
         self._warn_of_one_sample(len(X))
         intercept, loss = bool(self.fit_intercept), self._task_loss()

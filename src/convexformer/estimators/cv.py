@@ -44,48 +44,6 @@ class FoldResult:
     seconds: float = 0.0
 
 
-def score_fold(
-    estimator: Any,
-    data: TrainingData,
-    fold: Fold,
-    name: str,
-    scorer: Scorer | None,
-    score_params: dict[str, Any],
-) -> FoldResult:
-    """Solve the path of a fold's training part and score every model on its test part.
-
-    Where the training part lacks a class, or either part has no weight, all scores are NaN.
-    """
-    clock = Clock(estimator.max_iter, estimator.max_time)  # for the path and its refits
-    (train, test), fractions = map(data.take, fold), estimator.betas_
-    nothing = np.full((len(fractions), len(estimator._ridges)), np.nan)
-    weight, held_out = (np.ones(len(p.Y)) if p.weight is None else p.weight for p in (train, test))
-    if not (np.any(weight) and np.any(held_out)):
-        return FoldResult(nothing)
-    try:
-        estimator._task_loss().check_targets(train.Y, weight, bool(estimator.fit_intercept))
-    except ValueError as error:
-        return FoldResult(nothing, str(error))
-    estimator = copy.copy(estimator)
-    problem = estimator._prepared_problem(train)
-    betas = (fractions * problem.beta_max).tolist()
-    params = {key: _of_test(data, test, fold[1], key, value) for key, value in score_params.items()}
-    judge = _judge(estimator._design(test.samples), test, scorer, params)
-    scores: list[list[float]] = []
-    gaps, statuses = [], []
-    step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
-    for solution in solve_path(problem, betas, **estimator._limits(clock)):
-        scores.append([])
-        for ridge in estimator._ridges:
-            fitted = estimator._refitted(problem, solution, clock, ridge)
-            scores[-1].append(judge(copy.copy(estimator)._keep(fitted)))  # what is used is scored
-        gaps.append(solution.certificate.relative_gap)
-        statuses.append(solution.status)
-        if step is not None:
-            step(f"{name}, beta {len(scores)} of {len(fractions)}")
-    return FoldResult(np.array(scores), "", max(gaps), tuple(statuses), clock.seconds)
-
-
 def _of_test(
     data: TrainingData, test: TrainingData, sequences: NDArray[np.intp], name: str, value: Any
 ) -> Any:
@@ -254,7 +212,7 @@ class CrossValidated(ConvexAttention):
     ) -> list[FoldResult]:
         scorer, results = self._scorer(), []
         jobs = (
-            delayed(score_fold)(self, data, fold, f"fold {k} of {len(folds)}", scorer, score_params)
+            delayed(self._score_fold)(data, fold, f"fold {k} of {len(folds)}", scorer, score_params)
             for k, fold in enumerate(folds, start=1)
         )
         for k, result in enumerate(Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs)):
@@ -279,6 +237,46 @@ class CrossValidated(ConvexAttention):
                 ConvergenceWarning,
             )
         return results
+
+    def _score_fold(
+        self, data: TrainingData, fold: Fold, name: str, scorer: Scorer | None, routed: Any
+    ) -> FoldResult:
+        """Solve the path of a fold's training part and score every model on its test part.
+
+        Where the training part lacks a class, or either part has no weight, all scores are NaN.
+        """
+        clock = Clock(self.max_iter, self.max_time)  # for the path and its refits
+        (train, test), fractions = map(data.take, fold), self.betas_
+        nothing = np.full((len(fractions), len(self._ridges)), np.nan)
+        weight, held_out = (
+            np.ones(len(p.Y)) if p.weight is None else p.weight for p in (train, test)
+        )
+        if not (np.any(weight) and np.any(held_out)):
+            return FoldResult(nothing)
+        try:
+            self._task_loss().check_targets(train.Y, weight, bool(self.fit_intercept))
+        except ValueError as error:
+            return FoldResult(nothing, str(error))
+        estimator = copy.copy(self)
+        problem = estimator._prepared_problem(train)
+        betas = (fractions * problem.beta_max).tolist()
+        params = {key: _of_test(data, test, fold[1], key, value) for key, value in routed.items()}
+        judge = _judge(estimator._design(test.samples), test, scorer, params)
+        scores: list[list[float]] = []
+        gaps, statuses = [], []
+        step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
+        for solution in solve_path(problem, betas, **estimator._limits(clock)):
+            scores.append([])
+            for ridge in estimator._ridges:
+                fitted = estimator._refitted(problem, solution, clock, ridge)
+                scores[-1].append(
+                    judge(copy.copy(estimator)._keep(fitted))
+                )  # what is used is scored
+            gaps.append(solution.certificate.relative_gap)
+            statuses.append(solution.status)
+            if step is not None:
+                step(f"{name}, beta {len(scores)} of {len(fractions)}")
+        return FoldResult(np.array(scores), "", max(gaps), tuple(statuses), clock.seconds)
 
     def _choose(self) -> None:
         """Summarise the scores of the folds, and choose a fraction by them.
@@ -307,12 +305,10 @@ class CrossValidated(ConvexAttention):
         if len(self.tokens_) == 0:
             rule = "" if self.selection == "best" else ", try selection='best'"
             warn(
-                "Cross-validation chose the empty model: at beta = "
-                f"{self.beta_fraction_:.3g} of beta_max every coefficient is zero, and no smaller "
-                "beta that was tried predicts clearly better on the folds. Check that betas reach "
-                "below 1, that the rows of X and y belong together, put tokens on one scale "
-                f"(TokenScaler, or token_weights){rule}, or add samples; or else these tokens do "
-                "not tell y."
+                f"Cross-validation chose the empty model, at beta = {self.beta_fraction_:.3g} of "
+                "beta_max. Check that betas reach below 1, that the rows of X and y belong "
+                f"together, put tokens on one scale (TokenScaler, or token_weights){rule}, or add "
+                "samples; or else these tokens do not tell y."
             )
         elif 1 < len(self.betas_) == self.best_index_ + 1:
             warn(

@@ -73,28 +73,18 @@ class ConvexSequenceRegressor(RealTargets, SequenceModel):
             )
 
     def _read_targets(self, y: Any, real: Mask) -> Array:
-        """Targets ``(N, n, c)``; what stands at padding is not read."""
-        y = as_numpy(y, "y")
+        """Targets of real positions ``(positions, c)``."""
         check_numbers(y, "y", "Targets are one vector of numbers per position.")
-        Y = check_array(
-            y,
-            allow_nd=True,
-            ensure_2d=False,
-            dtype=np.float64,
-            ensure_all_finite=False,
-            input_name="y",
-            estimator=self,
-        )
-        N, n = real.shape
-        if Y.ndim != 3 or Y.shape[:2] != (N, n):
+        Y = np.asarray(as_numpy(y, "y"))
+        if Y.ndim != 3 or Y.shape[:2] != real.shape:
             raise ValueError(
-                f"y must have shape (samples, tokens, outputs) = ({N}, {n}, any), "
-                f"one vector per position of X, got {Y.shape}. For one output per position pass "
-                "y[:, :, None]; for one target per sample use ConvexAttentionRegressor."
+                f"y must have shape (samples, tokens, outputs) = ({len(real)}, {real.shape[1]}, "
+                f"any), one vector per position of X, got {Y.shape}. For one output per position "
+                "pass y[:, :, None]; for one target per sample use ConvexAttentionRegressor."
             )
-        assert_all_finite(Y[real], input_name="y")
-        self._check_counts(Y[real])
-        return Y
+        rows: Array = check_array(Y[real], dtype=np.float64, input_name="y", estimator=self)
+        self._check_counts(rows)
+        return rows
 
     def predict(self, X: Any, mask: Any = None) -> Array:
         """Predict a vector per position.
@@ -128,8 +118,8 @@ class ConvexSequenceRegressor(RealTargets, SequenceModel):
         float
         """
         F, real, weights = self._judged(X, mask, sample_weight)
-        Y = self._read_targets(y, real)
-        return float(r2_score(Y[real], self._means(F), sample_weight=weights))
+        rows = self._read_targets(y, real)
+        return float(r2_score(rows, self._means(F), sample_weight=weights))
 
 
 @estimator
@@ -169,13 +159,10 @@ class ConvexSequenceClassifier(ClassLabels, SequenceModel):
     """
 
     def _read_targets(self, y: Any, real: Mask) -> Array:
-        """Targets of the loss ``(N, n, c)``, zero at padding."""
+        """Targets of the loss ``(positions, c)``."""
         labels = self._read_labels(y, real)
         check_classification_targets(labels)
-        rows = self._encode(labels, "positions")
-        Y = np.zeros((*real.shape, rows.shape[1]))
-        Y[real] = rows
-        return Y
+        return self._encode(labels, "positions")
 
     def _read_labels(self, y: Any, real: Mask) -> NDArray:
         """Labels of real positions ``(positions,)``."""

@@ -131,7 +131,7 @@ def _given_gates(gates: Any, n: int, d: int) -> Gates:
     except (TypeError, ValueError):
         drawn = Gates(np.empty(0), np.empty(0))
     U, t = drawn.directions, drawn.thresholds
-    if U.shape[1:] != (n, d) or t.shape != U.shape[:1] or np.any(np.isnan(U)) or np.isnan(t).any():
+    if U.shape[1:] != (n, d) or t.shape != U.shape[:1] or np.isnan(U).any() or np.isnan(t).any():
         raise ValueError(
             f"gates must be one of {GATES} or a pair of arrays without NaN, directions (h, {n}, "
             f"{d}) and thresholds (h,); got {type(gates).__name__} of shapes {U.shape}, {t.shape}."

@@ -98,7 +98,6 @@ def refit(
     >>> refit(problem, shrunk).ridge  # there is no noise
     array([0.001])
     """
-    _check_ridge(ridge)
     strength = _shrinkage(problem, solution)
     used = np.any(strength, axis=0).astype(float)
     if not np.any(used):
@@ -106,14 +105,10 @@ def refit(
     check_stop()
     chosen = _Selection(problem, strength)
     ridge = _choose_ridge(problem, chosen) if ridge is None else ridge
-    v, b, converged = _newton(chosen, problem.risk, ridge, *chosen.null(problem.risk), TOL)
+    null = np.zeros(chosen.ends[-1]), problem.risk.best_constant()
+    v, b, converged = _newton(chosen, problem.risk, ridge, *null, TOL)
     Z = chosen.coefficients(v)
     return Refitted(Z, problem.outer_intercept(Z, b), solution, ridge * used, converged)
-
-
-def _check_ridge(ridge: float | None) -> None:
-    if ridge is not None and not (np.isfinite(ridge) and ridge > 0):
-        raise ValueError(f"ridge must be a positive number, got {ridge!r}.")
 
 
 def _choose_ridge(problem: Problem, chosen: _Selection) -> float:
@@ -124,7 +119,7 @@ def _choose_ridge(problem: Problem, chosen: _Selection) -> float:
     and where nothing can be held out it is 1.
     """
     folds = _training_parts(problem)
-    at = [chosen.null(part) for part in folds]
+    at = [(np.zeros(chosen.ends[-1]), part.best_constant()) for part in folds]
     best, least = RIDGES[0], np.inf
     for ridge in RIDGES:
         held_out_loss = 0.0
@@ -259,10 +254,6 @@ class _Selection:
         ]
         self.ends = np.cumsum([len(axes.curvature) * len(axes.outputs) for axes in self.axes])
 
-    def null(self, risk: EmpiricalRisk) -> tuple[Array, Array]:
-        """Coordinates and intercept without tokens."""
-        return np.zeros(self.ends[-1]), risk.best_constant()
-
     def parts(self, v: Array) -> list[tuple[_Axes, Array]]:
         """Coordinates by axes, ``(axes, outputs)``."""
         pieces = zip(self.axes, np.split(v, self.ends[:-1]), strict=True)
@@ -383,7 +374,6 @@ def refit_sequence(
     >>> shrunk.Z[0, 0, 0, 3].round(1), refit_sequence(problem, shrunk).Z[0, 0, 0, 3].round(1)
     (np.float64(1.5), np.float64(3.0))
     """
-    _check_ridge(ridge)
     ridge = 1e-3 if ridge is None else ridge
     model = problem.moments
     used = to_tokens(solution.Z) != 0  # (n, d, n, c)
