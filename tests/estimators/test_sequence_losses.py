@@ -196,7 +196,7 @@ def test_outliers_move_a_huber_fit_less():
         ({"loss": "logistic"}, "loss must be 'squared', 'huber' or 'poisson'"),
         ({"loss": "huber", "huber_delta": 0}, "huber_delta must be a positive number"),
         ({"loss": "huber", "refit": True}, "is least squares, and loss is 'huber'"),
-        ({"loss": "poisson"}, "needs counts y >= 0, got -"),
+        ({"loss": "poisson"}, "Poisson targets must not be negative"),
     ],
 )
 def test_wrong_parameters_are_refused(parameters, message):

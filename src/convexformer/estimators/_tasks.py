@@ -42,14 +42,6 @@ class RealTargets(RegressorMixin):
             return Huber(self.huber_delta)
         return Poisson() if self.loss == "poisson" else Squared()
 
-    def _check_counts(self, y: Array) -> None:
-        lowest = float(np.min(y, initial=0.0))
-        if self.loss == "poisson" and lowest < 0:
-            raise ValueError(
-                f"loss='poisson' needs counts y >= 0, got {lowest:g}. Use loss='squared' or "
-                "'huber' for targets that may be negative."
-            )
-
     def _means(self, F: Array) -> Array:
         """Predictions from scores."""
         return np.exp(F) if self.loss == "poisson" else F
@@ -122,7 +114,6 @@ class Regression(RealTargets):
         cure = "For class labels, use a classifier, such as ConvexAttentionClassifier."
         check_numbers(y, "y", cure)
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
-        self._check_counts(y)
         self._targets = "one" if y.ndim == 1 else "several"
         return y, y.reshape(len(y), -1)
 

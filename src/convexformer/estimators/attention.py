@@ -126,6 +126,8 @@ class ConvexAttention(Certified):
         if samples.offsets is None:  # else targets were taken by position
             check_consistent_length(samples.X, y)
         weight = check_sample_weight(samples.rows(sample_weight, "sample_weight"), len(y))
+        weights = np.ones(len(y)) if weight is None else weight
+        self._task_loss().check_targets(Y, weights, bool(self.fit_intercept))  # before any fold
         self._warn_of_one_sample(len(y))
         return TrainingData(samples, y, Y, weight)
 

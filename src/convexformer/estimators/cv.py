@@ -53,20 +53,15 @@ def _of_test(
     return test.samples.rows(array[sequences], name) if per_sequence else value
 
 
-def _judge(
-    design: Design, test: TrainingData, scorer: Scorer | None, params: dict[str, Any]
-) -> Callable[[Any], float]:
-    """A function that scores a fitted model on `test`."""
+def _score(
+    model: Any, test: TrainingData, design: Design, scorer: Scorer | None, X: Any, params: Any
+) -> float:
+    """The score of a fitted model on `test`, whose tokens are `design` and, written out, `X`."""
     if scorer is None:
-        return lambda model: model._score_default(model._design_scores(design), test.Y, test.weight)
-    X = test.samples.dense()  # scorers know no mask; zeros at padding mean the same
-
-    def judge(model: Any) -> float:
-        if test.samples.offsets is not None:  # whose tokens X has written out
-            vars(model).update(tokens="absolute", n_tokens=None)
-        return float(scorer(model, X, test.y, **params))
-
-    return judge
+        return float(model._score_default(model._design_scores(design), test.Y, test.weight))
+    if test.samples.offsets is not None:  # whose tokens X has written out
+        vars(model).update(tokens="absolute", n_tokens=None)
+    return float(scorer(model, X, test.y, **params))
 
 
 # Estimators ----------------------------------------------------------------------------------
@@ -261,7 +256,8 @@ class CrossValidated(ConvexAttention):
         problem = estimator._prepared_problem(train)
         betas = (fractions * problem.beta_max).tolist()
         params = {key: _of_test(data, test, fold[1], key, value) for key, value in routed.items()}
-        judge = _judge(estimator._design(test.samples), test, scorer, params)
+        design = estimator._design(test.samples)
+        X = test.samples.dense() if scorer else None  # scorers know no mask; padding is zero
         scores: list[list[float]] = []
         gaps, statuses = [], []
         step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
@@ -269,9 +265,8 @@ class CrossValidated(ConvexAttention):
             scores.append([])
             for ridge in estimator._ridges:
                 fitted = estimator._refitted(problem, solution, clock, ridge)
-                scores[-1].append(
-                    judge(copy.copy(estimator)._keep(fitted))
-                )  # what is used is scored
+                model = copy.copy(estimator)._keep(fitted)
+                scores[-1].append(_score(model, test, design, scorer, X, params))
             gaps.append(solution.certificate.relative_gap)
             statuses.append(solution.status)
             if step is not None:

@@ -83,7 +83,6 @@ class ConvexSequenceRegressor(RealTargets, SequenceModel):
                 "pass y[:, :, None]; for one target per sample use ConvexAttentionRegressor."
             )
         rows: Array = check_array(Y[real], dtype=np.float64, input_name="y", estimator=self)
-        self._check_counts(rows)
         return rows
 
     def predict(self, X: Any, mask: Any = None) -> Array:
