@@ -111,8 +111,7 @@ class Regression(RealTargets):
 
     def _read_targets(self, y: Any) -> tuple[Array, Array]:
         """`y` as passed, in float64, and the same as ``(N, c)``."""
-        cure = "For class labels, use a classifier, such as ConvexAttentionClassifier."
-        check_numbers(y, "y", cure)
+        check_numbers(y, "y")
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
         self._targets = "one" if y.ndim == 1 else "several"
         return y, y.reshape(len(y), -1)

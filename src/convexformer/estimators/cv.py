@@ -260,7 +260,7 @@ class CrossValidated(ConvexAttention):
         X = test.samples.dense() if scorer else None  # scorers know no mask; padding is zero
         scores: list[list[float]] = []
         gaps, statuses = [], []
-        step = getattr(estimator.verbose, "step", None)  # where progress has a place for words
+        step = getattr(self.verbose, "step", lambda words: None)  # where progress shows words
         for solution in solve_path(problem, betas, **estimator._limits(clock)):
             scores.append([])
             for ridge in estimator._ridges:
@@ -269,8 +269,7 @@ class CrossValidated(ConvexAttention):
                 scores[-1].append(_score(model, test, design, scorer, X, params))
             gaps.append(solution.certificate.relative_gap)
             statuses.append(solution.status)
-            if step is not None:
-                step(f"{name}, beta {len(scores)} of {len(fractions)}")
+            step(f"{name}, beta {len(scores)} of {len(fractions)}")
         return FoldResult(np.array(scores), "", max(gaps), tuple(statuses), clock.seconds)
 
     def _choose(self) -> None:

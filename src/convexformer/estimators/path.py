@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,7 +149,7 @@ def attention_path(
     A path is of certified solutions: it has no `refit`, and an estimator that asks for one is an
     error. Cross-validation with ``refit=True`` scores a refitted path.
     """
-    model = _copy(estimator, attention_path)
+    model = _copy(estimator)
     if eps is None:
         eps = 0.01 if isinstance(model, Gated) else 1e-3
     fractions = read_fractions(betas, n_betas, eps)
@@ -232,18 +231,17 @@ def beta_max(
     >>> beta_max(ConvexAttentionRegressor(), X, [3.0, 1.0])
     2.0
     """
-    model = _copy(estimator, beta_max)
+    model = _copy(estimator)
     data = model._read(X, y, sample_weight, mask, separators)
     return model._prepared_problem(data).beta_max
 
 
-def _copy(estimator: Any, asked: Callable[..., Any]) -> ConvexAttention:
+def _copy(estimator: Any) -> ConvexAttention:
     """A copy, which may be changed."""
     if not isinstance(estimator, ConvexAttention):
         raise ValueError(
-            f"{asked.__name__}(estimator, X, y) takes a ConvexAttention* or ConvexTransformer* "
-            f"estimator first; got {type(estimator).__name__}. Of a pipeline pass the last step, "
-            "and X as the steps before it transform it."
+            "A path takes a ConvexAttention* or ConvexTransformer* estimator first; got "
+            f"{type(estimator).__name__}. Of a pipeline pass the last step, and X transformed."
         )
     if estimator.refit is not False:
         raise ValueError(

@@ -74,7 +74,7 @@ class ConvexSequenceRegressor(RealTargets, SequenceModel):
 
     def _read_targets(self, y: Any, real: Mask) -> Array:
         """Targets of real positions ``(positions, c)``."""
-        check_numbers(y, "y", "Targets are one vector of numbers per position.")
+        check_numbers(y, "y")
         Y = np.asarray(as_numpy(y, "y"))
         if Y.ndim != 3 or Y.shape[:2] != real.shape:
             raise ValueError(
