@@ -241,7 +241,7 @@ def test_verbose(capsys):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"beta": 0}, "beta must be a positive number, such as 1e-4"),
+        ({"beta": 0}, "0 removes the penalty"),
         ({"beta": -1.0}, "beta must be a positive number"),
         ({"beta_scale": "log"}, "beta_scale must be 'relative'"),
         ({"attention": "softmax"}, "attention must be 'stochastic' or 'substochastic'"),

@@ -174,8 +174,11 @@ def are_positive(values: Any) -> bool:
 
 POSITIVE = Check(is_positive, "a positive number")
 COUNT = Check(
-    lambda value: isinstance(value, numbers.Integral) and is_positive(value),
+    lambda value: isinstance(value, numbers.Integral) and not is_boolean(value) and int(value) > 0,
     "a whole number, at least 1",
+)
+BETA = Check(
+    is_positive, "a positive number (0 removes the penalty and with it the certificate; try 1e-4)"
 )
 SCORING = Check(
     lambda value: callable(value) or value in get_scorer_names(),
@@ -188,7 +191,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
         ("fit_intercept", "open_gate", "warm_start", "with_mean", "with_std"), (True, False)
     ),
     **dict.fromkeys(("huber_delta", "gate_weight", "tol", "epsilon"), (POSITIVE,)),
-    "beta": (Check(is_positive, "a positive number, such as 1e-4 for almost no penalty"),),
+    "beta": (BETA,),
     "beta_scale": ("relative", "absolute"),
     "betas": (Check(are_positive, "a vector of positive finite fractions of beta_max"), None),
     "eps": (Check(lambda value: is_positive(value) and value < 1, "below 1 and positive"),),

@@ -193,14 +193,12 @@ class _Axes:
         if problem.center is not None:
             self.center = problem.center[self.groups]
         self.table: Array | None = None  # (N, axes), scores of every axis
-        self.basis: Array | None = None  # (columns, axes)
-        samples, columns = problem.design.n_samples, self.center.size
         width = self.scale.repeat(problem.design.dim)
-        fewer = min(samples, columns)
-        if fewer <= MOST_AXES and fewer * max(samples, columns) <= MOST_NUMBERS:
+        fewer = min(problem.design.n_samples, self.center.size)
+        if fewer <= MOST_AXES and fewer * problem.design.n_samples <= MOST_NUMBERS:
             self._find_axes(width)
             return
-        self.curvature = np.zeros(columns)
+        self.curvature = np.zeros(self.center.size)
         for rows, A in problem.design.columns(self.groups):
             self.curvature += problem.weight[rows] @ (width * (A - self.center.ravel())) ** 2
 
@@ -214,10 +212,13 @@ class _Axes:
             root = np.sqrt(weight)
             kernel = design.kernel(self.groups, width[:: design.dim] ** 2, self.problem.center)
             curvature, basis = np.linalg.eigh(root * kernel * root.T)
-            basis = self._correlate(root * basis) / np.sqrt(np.maximum(curvature, 1e-300))
         kept = curvature > 1e-14 * curvature.max(initial=0.0)
-        self.curvature, self.basis = curvature[kept], basis[:, kept]
-        self.table = self._predict(self.basis)
+        self.curvature, basis = curvature[kept], basis[:, kept]
+        if self.center.size <= design.n_samples:
+            self.table = self._predict(basis)
+        else:  # samples without weight have no scores
+            weighted = basis * np.sqrt(self.curvature)
+            self.table = np.divide(weighted, root, out=np.zeros_like(basis), where=root > 0)
 
     def _predict(self, u: Array) -> Array:
         Z = self.scale * u.reshape(*self.center.shape, u.shape[1])
@@ -238,7 +239,9 @@ class _Axes:
 
     def coefficients(self, v: Array) -> Array:
         """``(groups, d, outputs)``."""
-        v = v if self.basis is None else self.basis @ v
+        if self.table is not None:  # axes are sums of samples, too
+            along = self.table @ (v / self.curvature[:, None])
+            v = self._correlate(self.problem.weight[:, None] * along)
         return np.asarray(self.scale * v.reshape(*self.center.shape, v.shape[1]))
 
 
