@@ -12,11 +12,12 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
 import convexformer
 
-Array = NDArray[np.float64]
+from .problem.risk import Array
 
 FORMAT = "convexformer"
 VERSION = 2  # version 1 had no checksum and no status
@@ -80,21 +81,12 @@ def unpack(content: bytes | bytearray) -> tuple[int, dict[str, Any], dict[str, A
         )
     if version != (VERSION if checked else 1):
         raise ValueError("its checksum is missing, so it is damaged or another program wrote it")
-    arrays = _read_arrays(header, memoryview(content)[start:])
-    return version, _read_object(metadata["model"]), arrays
-
-
-def _read_arrays(header: dict[str, Any], stored: memoryview) -> dict[str, Array]:
-    """The arrays, copied; together they are as large as what is stored."""
-    views = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        if entry["dtype"] != "F64":
-            raise ValueError(f"array {name!a} is not of dtype F64")
-        views[name] = np.frombuffer(stored[begin:end], "<f8").reshape(entry["shape"])
-    if sum(view.nbytes for view in views.values()) != len(stored):
-        raise ValueError("its arrays do not fill the file")
-    return {name: view.astype(np.float64) for name, view in views.items()}
+    if any(entry["dtype"] != "F64" for entry in header.values()):
+        raise ValueError("it holds arrays of another dtype than F64")
+    try:
+        return version, _read_object(metadata["model"]), load(bytes(content))
+    except SafetensorError as error:
+        raise ValueError(f"its arrays do not fill the file ({error})") from error
 
 
 def _read_object(text: str) -> dict[str, Any]:

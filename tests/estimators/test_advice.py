@@ -187,7 +187,7 @@ def test_a_table_with_one_column_of_text(X, y):
 
 
 def test_text_is_shown_as_it_is(X):
-    with pytest.raises(ValueError, match=r"such as 'neg'\. For class labels"):
+    with pytest.raises(ValueError, match=r"such as 'neg'\. Encode"):
         cf.ConvexAttentionRegressor().fit(X, np.array(["neg", "pos"] * 30))
 
 

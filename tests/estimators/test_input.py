@@ -305,9 +305,9 @@ def test_bad_regression_target(X, y, edit, words):
 
 
 def test_poisson_targets(X, y):
-    with pytest.raises(ValueError, match=r"counts y >= 0.*squared"):
+    with pytest.raises(ValueError, match=r"Poisson targets must not be negative"):
         ConvexAttentionRegressor(loss="poisson").fit(X, y)
-    with pytest.raises(ValueError, match=r"zero.*fit_intercept=False"):
+    with pytest.raises(ValueError, match=r"zero.*without an intercept"):
         ConvexAttentionRegressor(loss="poisson").fit(X, np.zeros(40))
 
 
@@ -319,7 +319,10 @@ def test_poisson_targets(X, y):
         (lambda y: np.where(np.arange(40) == 3, np.nan, y > 0), "NaN"),
         (lambda y: np.column_stack([y > 0, np.arange(40) % 3]), "should be a 1d array"),
         (lambda y: np.column_stack([y > 0, y < 0]) * 2 - 1, "indicator matrix"),
-        (lambda y: np.column_stack([y > 0, y < np.inf]).astype(int), r"labels \[1\], counting"),
+        (
+            lambda y: np.column_stack([y > 0, y < np.inf]).astype(int),
+            r"Output 1 has samples of one class",
+        ),
         (lambda y: [None] * 40, "label type|NaN"),
     ],
 )
@@ -330,20 +333,20 @@ def test_bad_classes(X, y, edit, words):
 
 def test_class_without_weight(X, y):
     label = np.digitize(y, [-0.5, 0.5])
-    with pytest.raises(ValueError, match=r"no samples of the classes .* positive weight"):
+    with pytest.raises(ValueError, match=r"Class 2 .*has no sample of positive weight"):
         ConvexAttentionClassifier().fit(X, label, sample_weight=(label < 2).astype(float))
 
 
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"beta_scale": "log"}, "'relative', 'absolute'; got 'log'"),
-        ({"penalty": "ridge"}, "'token-output', 'token', 'nuclear'"),
-        ({"loss": "absolute"}, "'squared', 'huber', 'poisson'"),
+        ({"beta_scale": "log"}, "'relative' or 'absolute'; got 'log'"),
+        ({"penalty": "ridge"}, "'token-output', 'token' or 'nuclear'"),
+        ({"loss": "absolute"}, "'squared', 'huber' or 'poisson'"),
         ({"loss": "huber", "huber_delta": 0}, "huber_delta"),
         ({"fit_intercept": "no"}, "True or False"),
         ({"warm_start": 3}, "True or False"),
-        ({"tol": 0}, "tol.*gap"),
+        ({"tol": 0}, "tol must be a positive number; got 0"),
         ({"tol": -1e-6}, "tol"),
         ({"max_iter": 0}, "max_iter"),
         ({"max_iter": 10.5}, "max_iter"),
@@ -360,14 +363,14 @@ def test_bad_parameters(X, y, params, words):
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"betas": [0.1, 0.0]}, "positive finite fractions.*1e-4"),
+        ({"betas": [0.1, 0.0]}, "vector of positive finite fractions"),
         ({"betas": [0.1, np.nan]}, "positive finite"),
-        ({"betas": []}, "not empty"),
+        ({"betas": []}, "vector"),
         ({"betas": 0.1}, "vector"),
         ({"n_betas": 0}, "n_betas"),
         ({"eps": 1.0}, "eps must be below 1"),
         ({"eps": 0}, "eps"),
-        ({"selection": "one-se"}, "'best', 'one-standard-error'"),
+        ({"selection": "one-se"}, "'best' or 'one-standard-error'"),
         ({"scoring": ["accuracy"]}, "scoring"),
         ({"scoring": "acuracy"}, "scoring"),
     ],

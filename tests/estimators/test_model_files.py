@@ -148,7 +148,7 @@ FORGED = {
     "text": ({"certificate": {"beta": "1"}}, "not primal - dual"),
     "unproved": ({"params": {"tol": 1e-300}, "status": "CONVERGED"}, "gap is above tol"),
     "parameter": ({"params": {"gates": 3}}, "unexpected keyword argument .gates"),
-    "bad parameter": ({"params": {"penalty": "ridge"}}, "penalty must be one of"),
+    "bad parameter": ({"params": {"penalty": "ridge"}}, "penalty must be 'token"),
     "odd parameter": ({"params": {"beta": {"a": 1}}}, "it is damaged"),
     "many tokens": ({"params": {"tokens": {"offsets": [-(10**18), 10**18, []]}}}, "ask for"),
     "names": ({"token_names_": {"dtype": "<U1", "values": ["a"]}}, "must be 4 labels"),

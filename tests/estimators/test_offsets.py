@@ -369,7 +369,7 @@ def test_clones_and_displays(data):
         ({"tokens": Offsets(-9, 0)}, BARE, "reaches beyond every sequence, as X has 9"),
         ({"tokens": Offsets(4, 9)}, BARE, "reaches beyond every sequence"),
         ({"tokens": Offsets(-1, 1, "mean")}, {}, "not name: leave separators out"),
-        ({"tokens": "relative"}, {}, "tokens must be one of 'absolute', Offsets"),
+        ({"tokens": "relative"}, {}, "tokens must be 'absolute' or Offsets"),
         ({"tokens": "absolute"}, {}, "separators are a landmark.*set tokens=Offsets"),
         ({"token_weights": np.ones(3)}, {}, r"one factor per token, shape \(8,\)"),
     ],

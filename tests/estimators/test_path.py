@@ -118,7 +118,7 @@ def test_unconverged_path_warns(X, y):
         ({}, {"n_betas": 0}, "n_betas must be a whole number"),
         ({}, {"eps": 1}, "eps must be below 1"),
         ({"tol": 0}, {}, "tol"),
-        ({"class_weight": "heavy"}, {}, "class_weight must be one of 'balanced'"),
+        ({"class_weight": "heavy"}, {}, "class_weight must be 'balanced'"),
     ],
 )
 def test_bad_options(X, y, settings, options, words):
@@ -128,8 +128,7 @@ def test_bad_options(X, y, settings, options, words):
 
 @pytest.mark.parametrize("function", [attention_path, beta_max])
 def test_a_call_without_an_estimator_says_what_comes_first(X, y, function):
-    words = rf"{function.__name__}\(estimator, X, y\) takes .* estimator first.*got ndarray"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"takes a .* estimator first.*got ndarray"):
         function(X, y)
     with pytest.raises(TypeError, match="unexpected keyword argument 'task'"):
         function(X, y, task="classification")

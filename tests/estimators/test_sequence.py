@@ -241,10 +241,10 @@ def test_verbose(capsys):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"beta": 0}, "beta=0 removes the penalty"),
+        ({"beta": 0}, "0 removes the penalty"),
         ({"beta": -1.0}, "beta must be a positive number"),
-        ({"beta_scale": "log"}, "beta_scale must be one of"),
-        ({"attention": "softmax"}, "attention must be one of 'stochastic', 'substochastic'"),
+        ({"beta_scale": "log"}, "beta_scale must be 'relative'"),
+        ({"attention": "softmax"}, "attention must be 'stochastic' or 'substochastic'"),
         ({"fit_intercept": "yes"}, "fit_intercept must be True or False"),
         ({"tol": 0.0}, "tol must be a positive number"),
         ({"max_iter": 0}, "max_iter must be a whole number"),

@@ -295,5 +295,5 @@ def test_warm_starts_still_begin_with_the_last_fit():
 def test_on_interrupt_is_checked():
     for model in (ConvexAttentionClassifier(on_interrupt="stop"), ConvexSequenceRegressor()):
         model.set_params(on_interrupt="stop")
-        with pytest.raises(ValueError, match="on_interrupt must be one of 'raise', 'keep'"):
+        with pytest.raises(ValueError, match="on_interrupt must be 'raise' or 'keep'"):
             model.fit(X_OLD, X_OLD)

@@ -76,9 +76,3 @@ def test_nothing_selected():
     found = refit_sequence(problem, zero)
     assert not np.any(found.Z) and not np.any(found.ridge)
     assert_allclose(found.intercept, zero.intercept)
-
-
-def test_bad_ridge():
-    problem = SequenceProblem(X, Y)
-    with pytest.raises(ValueError, match="ridge must be a positive number"):
-        refit_sequence(problem, solve_sequence(problem, problem.beta_max), 0.0)

@@ -347,13 +347,6 @@ def test_nothing_selected():
     assert_allclose(found.intercept, zero.intercept, atol=1e-12)
 
 
-@pytest.mark.parametrize("ridge", [0.0, -1.0, np.inf, np.nan])
-def test_bad_ridge(ridge):
-    problem = problem_of("squared")
-    with pytest.raises(ValueError, match="ridge must be a positive number"):
-        refit(problem, solve(problem, problem.beta_max), ridge)
-
-
 @pytest.mark.parametrize("most", [module.MOST_AXES, 0], ids=["axes", "none"])
 def test_nasty_problems(most, monkeypatch):
     """Constant, huge, tiny, copied and separating columns, few samples, strange weights."""

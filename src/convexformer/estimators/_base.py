@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from ..problem import Certificate
+from ..problem.stopping import until
 from ..solvers import Solution, Status, TracePoint, solve
 from ..solvers.refit import RIDGES, Refitted, refit
 from ..solvers.solution import Clock, advice, interruption
@@ -97,8 +98,7 @@ class Fitted(Persistent):
         if hasattr(self, "ridge_"):
             raise AttributeError(
                 f"This {type(self).__name__} was refitted: its coefficients are not the certified "
-                "optimum, and have no certificate. selection_certificate_ is that of the fit which "
-                "selected the tokens; for a certified model fit with refit=False."
+                "optimum. See selection_certificate_, or fit with refit=False."
             )
         return self._certificate
 
@@ -156,6 +156,7 @@ class Certified(Fitted, BaseEstimator):
     _groups_name: ClassVar[str] = "tokens"  # what the solver counts as active
     _solve: ClassVar[Any] = staticmethod(solve)
     _refit: ClassVar[Any] = staticmethod(refit)
+    _ridge_of_certified: ClassVar[float] = 1.0  # at which a refit gives the certified fit again
     _as_coef: ClassVar[Any]
 
     def _check_parameters(self) -> None:
@@ -181,20 +182,23 @@ class Certified(Fitted, BaseEstimator):
             return self._refitted(problem, solution, clock, ridge)
 
     def _refitted(
-        self, problem: Any, solution: Solution, clock: Clock, ridge: float | None, **start: Any
+        self, problem: Any, solution: Solution, clock: Clock, ridge: float | None
     ) -> Solution | Refitted:
         """`solution`, refitted where that was asked for; if not at `ridge`, at the best one."""
         if not self.refit:
             return solution
         if ridge is None and not is_boolean(self.refit):
             ridge = float(self.refit)
-        fitted: Refitted = self._refit(problem, solution, ridge, late=clock.late, **start)
-        if fitted.stopped:
+        fitted: Refitted | None = None
+        with until(clock.late):
+            fitted = self._refit(problem, solution, ridge)
+        if fitted is None:  # it was stopped
+            kept = np.full(len(solution.intercept), self._ridge_of_certified)
+            fitted = Refitted(solution.Z, solution.intercept, solution, kept, converged=False)
             why = "Ctrl-C interrupted it" if clock.asked() else "max_time ran out"
             warn(
                 f"The refit stopped early, because {why}. The model has the coefficients of the "
-                "certified fit, and selection_certificate_ is theirs. Raise max_time if you set "
-                "it, or pass a number as refit (refit=True compares several on folds).",
+                "certified fit. Raise max_time, or pass a number as refit (True compares several).",
                 ConvergenceWarning,
             )
         elif not fitted.converged:

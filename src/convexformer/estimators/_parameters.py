@@ -26,7 +26,6 @@ Class = TypeVar("Class", bound=type)
 
 HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
-GATES = ("axis", "pairs", "gaussian")
 
 
 # Constructor and documentation ----------------------------------------------------------------
@@ -122,24 +121,38 @@ def entries(*bodies: str) -> dict[str, str]:
 # Valid values ---------------------------------------------------------------------------------
 
 
-def check_parameters(model: Any) -> None:
-    """Raise where a parameter of an estimator has a value that `CHECKS` excludes."""
-    for name, value in model.get_params(deep=False).items():
-        if name in CHECKS:
-            CHECKS[name].apply(name, value)
-
-
 class Check(NamedTuple):
-    """Which values are valid, in code and in words, and a hint."""
+    """Which values are valid, in code and in words."""
 
     valid: Callable[[Any], Any]
     words: str
-    hint: str = ""
 
-    def apply(self, name: str, value: Any) -> None:
-        """Raise unless `value` is valid."""
-        if not self.valid(value):
-            raise ValueError(f"{name} must be {self.words}; got {value!r}. {self.hint}".rstrip())
+
+def check_parameters(model: Any) -> None:
+    """Raise where a parameter of an estimator has a value that `CHECKS` excludes."""
+    for name, value in model.get_params(deep=False).items():
+        check_parameter(name, value)
+
+
+def check_parameter(name: str, value: Any) -> None:
+    """Raise unless `value` is one of those that `CHECKS` allows."""
+    allowed = CHECKS.get(name, (value,))
+    if not any(_is_valid(value, by) for by in allowed):
+        *others, last = (by.words if isinstance(by, Check) else _named(by) for by in allowed)
+        words = f"{', '.join(others)} or {last}" if others else last
+        raise ValueError(f"{name} must be {words}; got {value!r}.")
+
+
+def _is_valid(value: Any, by: Any) -> bool:
+    if isinstance(by, Check):
+        return bool(by.valid(value))
+    if isinstance(by, type):
+        return isinstance(value, by)
+    return value is by or (isinstance(value, (str, np.bool_)) and value == by)
+
+
+def _named(value: Any) -> str:
+    return value.__name__ if isinstance(value, type) else repr(value)
 
 
 def is_boolean(value: Any) -> bool:
@@ -153,84 +166,58 @@ def is_positive(value: Any) -> bool:
     return real and bool(np.isfinite(value) and value > 0)
 
 
-def is_count(value: Any) -> bool:
-    """Whether `value` is a whole number, at least 1."""
-    return isinstance(value, numbers.Integral) and not is_boolean(value) and int(value) >= 1
+def are_positive(values: Any) -> bool:
+    """Whether `values` is a vector of positive finite numbers, which is not empty."""
+    vector = np.asarray(as_numpy(values, "values"), dtype=np.float64)
+    return vector.ndim == 1 and vector.size > 0 and bool(np.all(np.isfinite(vector) & (vector > 0)))
 
 
-def positive(hint: str) -> Check:
-    """A check for a positive finite number."""
-    return Check(is_positive, "a positive number", hint)
+POSITIVE = Check(is_positive, "a positive number")
+COUNT = Check(
+    lambda value: isinstance(value, numbers.Integral) and not is_boolean(value) and int(value) > 0,
+    "a whole number, at least 1",
+)
+BETA = Check(
+    is_positive, "a positive number (0 removes the penalty and with it the certificate; try 1e-4)"
+)
+SCORING = Check(
+    lambda value: callable(value) or value in get_scorer_names(),
+    "a callable, a name among sklearn.metrics.get_scorer_names()",
+)
 
-
-def one_of(*choices: str, other: Callable[[Any], bool] = lambda _: False, words: str = "") -> Check:
-    """A check for one of `choices`, or a value that is valid by `other`, in `words`."""
-    listed = ", ".join(map(repr, choices))
-    return Check(lambda value: other(value) or _is_in(value, choices), f"one of {listed}{words}")
-
-
-def _is_in(value: Any, choices: Any) -> bool:
-    return isinstance(value, str) and value in choices
-
-
-BOOLEAN = Check(is_boolean, "True or False")
-COUNT = Check(is_count, "a whole number, at least 1")
-
-CHECKS: dict[str, Check] = {
-    **dict.fromkeys(("n_betas", "n_gates", "max_iter"), COUNT),
-    **dict.fromkeys(("fit_intercept", "open_gate", "warm_start", "with_mean", "with_std"), BOOLEAN),
-    "beta": positive(
-        "beta=0 removes the penalty and with it the certificate; use a small beta such as 1e-4."
+CHECKS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("n_betas", "n_gates", "max_iter"), (COUNT,)),
+    **dict.fromkeys(
+        ("fit_intercept", "open_gate", "warm_start", "with_mean", "with_std"), (True, False)
     ),
-    "beta_scale": one_of("relative", "absolute"),
-    "betas": Check(
-        lambda value: value is None or are_positive(value, "betas"),
-        "a vector of positive finite fractions of beta_max, such as 1e-4, and not empty",
-    ),
-    "eps": Check(lambda value: is_positive(value) and value < 1, "below 1 and positive"),
-    "selection": one_of("best", "one-standard-error"),
-    "scoring": Check(
-        lambda value: value is None or callable(value) or _is_in(value, get_scorer_names()),
-        "a callable, None or a name among sklearn.metrics.get_scorer_names()",
-    ),
-    "penalty": one_of(*PENALTIES),
-    "attention": one_of(*ATTENTION),
-    "loss": one_of("squared", "huber", "poisson"),
-    "huber_delta": positive("It is in units of y."),
-    "refit": Check(
-        lambda value: is_boolean(value) or is_positive(value), "a positive number, True or False"
-    ),
-    "class_weight": one_of(
-        "balanced", other=lambda value: value is None or isinstance(value, dict), words=", a dict"
-    ),
-    "tokens": one_of("absolute", other=lambda value: isinstance(value, Offsets), words=", Offsets"),
-    "n_tokens": Check(lambda value: value is None or is_count(value), COUNT.words),
-    "gates": one_of(*GATES, other=lambda value: not isinstance(value, str), words=", or arrays"),
-    "gate_weight": positive("1 penalises all gates alike."),
-    "tol": positive("It is the relative duality gap at which to stop."),
-    "max_time": Check(
-        lambda value: value is None or is_positive(value), "a positive number (of seconds)"
-    ),
-    "on_interrupt": one_of(*ON_INTERRUPT),
-    "per": one_of("channel", "token-channel"),
-    "epsilon": positive("It keeps the logarithm of the variance finite."),
+    **dict.fromkeys(("huber_delta", "gate_weight", "tol", "epsilon"), (POSITIVE,)),
+    "beta": (BETA,),
+    "beta_scale": ("relative", "absolute"),
+    "betas": (Check(are_positive, "a vector of positive finite fractions of beta_max"), None),
+    "eps": (Check(lambda value: is_positive(value) and value < 1, "below 1 and positive"),),
+    "selection": ("best", "one-standard-error"),
+    "scoring": (SCORING, None),
+    "penalty": tuple(PENALTIES),
+    "attention": ATTENTION,
+    "loss": ("squared", "huber", "poisson"),
+    "refit": (POSITIVE, True, False),
+    "class_weight": ("balanced", dict, None),
+    "tokens": ("absolute", Offsets),
+    "n_tokens": (COUNT, None),
+    "max_time": (Check(is_positive, "a positive number (of seconds)"), None),
+    "on_interrupt": ON_INTERRUPT,
+    "per": ("channel", "token-channel"),
 }
-"""Check of every parameter whose validity does not depend on the data."""
+"""What every parameter may be whose validity does not depend on the data: values, types, checks."""
 
 
 # Parameters that are arrays -------------------------------------------------------------------
 
 
-def are_positive(values: Any, name: str) -> bool:
-    """Whether `values` is a vector of positive finite numbers, which is not empty."""
-    vector = np.asarray(as_numpy(values, name), dtype=np.float64)
-    return vector.ndim == 1 and vector.size > 0 and bool(np.all(np.isfinite(vector) & (vector > 0)))
-
-
 def read_fractions(betas: Any, n_betas: Any, eps: Any) -> Array:
     """Fractions of beta_max in decreasing order: those given, or ``1 ... eps`` geometrically."""
     for name, value in {"betas": betas, "n_betas": n_betas, "eps": eps}.items():
-        CHECKS[name].apply(name, value)
+        check_parameter(name, value)
     if betas is None:
         return np.geomspace(1.0, eps, n_betas)
     return np.unique(np.asarray(as_numpy(betas, "betas"), dtype=np.float64))[::-1]
@@ -240,9 +227,9 @@ def read_token_weights(token_weights: Any, n_tokens: int) -> Array | None:
     """One positive penalty factor per token."""
     if token_weights is None:
         return None
-    Check(
-        lambda value: are_positive(value, "token_weights") and len(value) == n_tokens,
-        f"positive, one factor per token, shape ({n_tokens},)",
-        "To leave a token out, mask it or drop it from X.",
-    ).apply("token_weights", token_weights)
+    if not (are_positive(token_weights) and len(token_weights) == n_tokens):
+        raise ValueError(
+            f"token_weights must be positive, one factor per token, shape ({n_tokens},); got "
+            f"{token_weights!r}. To leave a token out, mask it or drop it from X."
+        )
     return np.asarray(as_numpy(token_weights, "token_weights"), dtype=np.float64)

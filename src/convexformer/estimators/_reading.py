@@ -59,16 +59,16 @@ def ranked(X: Any) -> Any:
         ) from error
 
 
-def check_numbers(data: Any, name: str, cure: str) -> None:
-    """Raise where `data`, an array or a table, holds text, which NumPy would convert; `cure` says
-    what to do with text that spells no number."""
+def check_numbers(data: Any, name: str) -> None:
+    """Raise where `data`, an array or a table, holds text, which NumPy would convert."""
     values = np.asarray(data)
     for value in values.flat if values.dtype.kind in "USTO" else ():
         if isinstance(value, (str, bytes)):
             raise ValueError(
                 f"{name} must hold numbers, got text of shape {values.shape}, such as "
-                f"{value[:60]!r}. {cure} If it spells numbers, convert it: "
-                f"numpy.asarray({name}, float)."
+                f"{value[:60]!r}. Encode text one-hot (convexformer.datasets.one_hot, "
+                "OneHotEncoder); for labels use a classifier (ConvexAttentionClassifier). If it "
+                f"spells numbers, convert it: numpy.asarray({name}, float)."
             )
 
 
@@ -95,17 +95,14 @@ def check_tokens(
     and its number of tokens need not be that of the fit.
     """
     X = ranked(X)
-    check_numbers(
-        X, "X", "Encode text first, one-hot: convexformer.datasets.one_hot, OneHotEncoder."
-    )
-    flat = len(X.shape) == 2 and not any_length
+    check_numbers(X, "X")
+    flat = len(X.shape) == 2 and hasattr(estimator, "n_tokens") and not any_length
     if len(X.shape) != 3 and not flat:
         raise ValueError(
-            "X must be 3-D (samples, tokens, channels), or 2-D (samples, columns) unless tokens "
-            f"are Offsets, got shape {tuple(X.shape)}. Reshape your data: one row of a table "
-            "X.reshape(1, -1), one column X.reshape(-1, 1), sequences of single numbers "
-            "X[:, :, None], one sample of tokens and channels X[None], axes of places to one axis "
-            "of tokens X.reshape(len(X), -1, X.shape[-1])."
+            "X must be 3-D (samples, tokens, channels), or 2-D (samples, columns) where tokens are "
+            f"places of a table, got shape {tuple(X.shape)}. Reshape your data: one row of a table "
+            "X.reshape(1, -1), single numbers X[:, :, None], one sample of tokens and channels "
+            "X[None], axes of places to one axis of tokens X.reshape(len(X), -1, X.shape[-1])."
         )
     if not reset:
         _check_shape(estimator, tuple(X.shape), any_length)
@@ -230,6 +227,14 @@ def check_sample_weight(sample_weight: Any, n_samples: int) -> Array | None:
             f"{weight.shape}, and must not be zero for every sample."
         )
     return weight
+
+
+def required(estimator: Any, y: Any) -> Any:
+    """`y`, which must have been passed."""
+    if y is None:
+        name = type(estimator).__name__
+        raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+    return as_numpy(y, "y")
 
 
 # Samples --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ..solvers.refit import refit_sequence
 from ..solvers.solution import Clock
 from ._base import OneBeta, all_or_nothing
 from ._parameters import parameters
-from ._reading import Array, Mask, blank, check_sample_weight, check_tokens, ranked
+from ._reading import Array, Mask, blank, check_sample_weight, check_tokens, required
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,9 @@ class SequenceModel(OneBeta):
     _groups_name = "matrices"
     _solve = staticmethod(solve_sequence)
     _refit = staticmethod(refit_sequence)
+    _ridge_of_certified = 0.0  # there is none
 
-    _read_targets: ClassVar[Any]
+    _read_targets: ClassVar[Any]  # of real positions
     _task_loss: ClassVar[Any]
 
     @all_or_nothing
@@ -101,11 +102,12 @@ class SequenceModel(OneBeta):
         """
         clock = Clock(self.max_iter, self.max_time)  # for the solve and the refit
         self._check_parameters()
-        X, mask = self._read_tokens(X, mask, reset=True)
+        X, mask = check_tokens(self, X, mask, reset=True)
         real = _real(X.shape[:2], mask)
-        Y = self._read_targets(y, real)
+        rows = self._read_targets(required(self, y), real)
+        Y = np.zeros((*real.shape, rows.shape[1]))
+        Y[real] = rows
         weight = check_sample_weight(sample_weight, len(X))
-        self._check_targets(Y[real], _weights(weight, real))
         self._warn_of_one_sample(len(X))
         intercept, loss = bool(self.fit_intercept), self._task_loss()
         problem = SequenceProblem(X, Y, self.attention, weight, mask, intercept, loss)
@@ -114,27 +116,15 @@ class SequenceModel(OneBeta):
         self._warn_unless_converged()
         return self
 
-    def _check_targets(self, Y: Array, weights: Array) -> None:
-        """Raise where real positions, with targets ``(positions, c)``, have no optimum."""
-
     def _as_coef(self, Z: Array) -> Array:
         return Z  # (d, c, n, n)
-
-    def _read_tokens(self, X: Any, mask: Any, *, reset: bool) -> tuple[Any, Mask | None]:
-        X = ranked(X)
-        if len(X.shape) != 3:
-            raise ValueError(
-                f"X must be 3-D (samples, tokens, channels), got shape {tuple(X.shape)}. Reshape "
-                "your data: X[:, :, None] for one channel, X[None] for one sample."
-            )
-        return check_tokens(self, X, mask, reset=reset)
 
     # After the fit ----------------------------------------------------------------------------
 
     def _scores(self, X: Any, mask: Any) -> tuple[Array, Mask | None]:
         """Scores of all positions ``(N, n, c)``, and the mask as it was read."""
         check_is_fitted(self)
-        X, mask = self._read_tokens(X, mask, reset=False)
+        X, mask = check_tokens(self, X, mask, reset=False)
         T = to_tokens(self.coef_)  # (n, d, n, c)
         F = TokenDesign(X, mask).predict(T.reshape(*T.shape[:2], -1))
         return F.reshape(-1, *T.shape[2:]) + self.intercept_, mask

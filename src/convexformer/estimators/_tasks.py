@@ -42,14 +42,6 @@ class RealTargets(RegressorMixin):
             return Huber(self.huber_delta)
         return Poisson() if self.loss == "poisson" else Squared()
 
-    def _check_counts(self, y: Array) -> None:
-        lowest = float(np.min(y, initial=0.0))
-        if self.loss == "poisson" and lowest < 0:
-            raise ValueError(
-                f"loss='poisson' needs counts y >= 0, got {lowest:g}. Use loss='squared' or "
-                "'huber' for targets that may be negative."
-            )
-
     def _means(self, F: Array) -> Array:
         """Predictions from scores."""
         return np.exp(F) if self.loss == "poisson" else F
@@ -119,28 +111,13 @@ class Regression(RealTargets):
 
     def _read_targets(self, y: Any) -> tuple[Array, Array]:
         """`y` as passed, in float64, and the same as ``(N, c)``."""
-        cure = "For class labels, use a classifier, such as ConvexAttentionClassifier."
-        check_numbers(y, "y", cure)
+        check_numbers(y, "y")
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=self)
-        self._check_counts(y)
         self._targets = "one" if y.ndim == 1 else "several"
         return y, y.reshape(len(y), -1)
 
     def _task_weight(self, y: NDArray, weight: Array | None) -> Array | None:
         return weight
-
-    def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
-        """Outputs whose loss has a finite minimiser."""
-        if self.loss != "poisson":
-            return np.ones(Y.shape[1], dtype=bool)
-        return np.average(Y, axis=0, weights=weight) > 0
-
-    def _missing(self, outputs: NDArray) -> str:
-        """What data lack for outputs to be solvable, in words."""
-        return f"has only zero counts for output {outputs.tolist()}"
-
-    def _fill_intercept(self, Y: Array, weight: Array | None) -> Array | None:
-        return None  # a count that was never seen: no sensible prediction
 
     def _score_default(self, F: Array, Y: Array, weight: Array | None) -> float:
         """Minus the mean loss of scores `F`."""
@@ -255,29 +232,6 @@ class Classification(ClassLabels):
             )
         factors = np.array([float(self.class_weight.get(key, 1.0)) for key in classes])
         return np.multiply(base, factors[codes])
-
-    def _solvable(self, Y: Array, weight: Array | None) -> NDArray[np.bool_]:
-        """Outputs whose loss has a finite minimiser: both signs, or the class, are present."""
-        present = Y if weight is None else Y[weight > 0]
-        if self._joint:
-            seen = np.any(present > 0, axis=0)
-            return seen if np.count_nonzero(seen) > 1 else np.zeros_like(seen)
-        return np.any(present > 0, axis=0) & np.any(present < 0, axis=0)
-
-    def _missing(self, outputs: NDArray) -> str:
-        """What data lack for outputs to be solvable, in words."""
-        names = self.classes_[outputs].tolist()
-        if self._targets == "multilabel":
-            return f"has only one value of the labels {names}"
-        if self._two or len(outputs) == len(self.classes_):
-            return "has samples of one class only"
-        return f"has no samples of the classes {names}"
-
-    def _fill_intercept(self, Y: Array, weight: Array | None) -> Array | None:
-        """Intercepts that give an absent class probability 0 (and an ever-present label 1)."""
-        present = Y if weight is None else Y[weight > 0]
-        always = np.all(present > 0, axis=0)
-        return np.where(always & (self._targets == "multilabel"), np.inf, -np.inf)
 
     def _score_default(self, F: Array, Y: Array, weight: Array | None) -> float:
         """Minus the mean log loss of scores `F`, log-probabilities floored as in scikit-learn."""

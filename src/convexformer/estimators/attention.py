@@ -16,7 +16,7 @@ from ..solvers import Solution, Status
 from ..solvers.solution import Clock
 from ._base import Certified, OneBeta, all_or_nothing
 from ._parameters import estimator, parameters, read_token_weights
-from ._reading import Array, Samples, check_sample_weight, read_samples
+from ._reading import Array, Samples, check_sample_weight, read_samples, required
 from ._tasks import Classification, Regression
 
 
@@ -109,9 +109,6 @@ class ConvexAttention(Certified):
     _read_targets: ClassVar[Any]
     _task_loss: ClassVar[Any]
     _task_weight: ClassVar[Any]
-    _solvable: ClassVar[Any]
-    _missing: ClassVar[Any]
-    _fill_intercept: ClassVar[Any]
     _score_default: ClassVar[Any]
 
     def _read(
@@ -119,10 +116,7 @@ class ConvexAttention(Certified):
     ) -> TrainingData:
         self._check_parameters()
         samples = read_samples(self, X, mask, separators, reset=True)
-        y = samples.rows(y, "y")
-        if y is None:
-            name = type(self).__name__
-            raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+        y = samples.rows(required(self, y), "y")
         if getattr(y, "ndim", 0) > 2:
             raise ValueError(
                 f"y must have one target, or one vector of them, per sample; got shape {y.shape}. "
@@ -132,6 +126,8 @@ class ConvexAttention(Certified):
         if samples.offsets is None:  # else targets were taken by position
             check_consistent_length(samples.X, y)
         weight = check_sample_weight(samples.rows(sample_weight, "sample_weight"), len(y))
+        weights = np.ones(len(y)) if weight is None else weight
+        self._task_loss().check_targets(Y, weights, bool(self.fit_intercept))  # before any fold
         self._warn_of_one_sample(len(y))
         return TrainingData(samples, y, Y, weight)
 
@@ -143,12 +139,6 @@ class ConvexAttention(Certified):
         """Fix what must be fixed before the problem is convex (gates)."""
 
     def _problem(self, data: TrainingData) -> Problem:
-        solvable = self._solvable(data.Y, data.weight)
-        if self.fit_intercept and not np.all(solvable):
-            raise ValueError(
-                f"y {self._missing(np.flatnonzero(~solvable))}, counting samples of positive "
-                "weight: the loss has no finite minimiser. Drop these, or set fit_intercept=False."
-            )
         return Problem(
             self._design(data.samples),
             self._task_loss(),
@@ -226,10 +216,7 @@ class ConvexAttention(Certified):
         return samples.arranged(answer(F))
 
     def _design_scores(self, design: Design) -> Array:
-        Z = self._coefficients()
-        used = np.flatnonzero(np.any(Z, axis=(1, 2)))  # no other token is read
-        F = design.predict(Z) if len(used) == len(Z) else design.predict(Z[used], used)
-        return F + self.intercept_
+        return design.predict(self._coefficients()) + self.intercept_
 
     def to_network(self) -> Any:
         """The network this model is equivalent to, as a PyTorch module in float64.

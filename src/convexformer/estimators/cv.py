@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn import get_config
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
@@ -14,13 +17,59 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
 
+from ..problem import Design
+from ..solvers import Status, solve_path
 from ..solvers.solution import Clock, advice
 from ._base import all_or_nothing
-from ._folds import Fold, FoldResult, Scorer, best_ridges, choose, score_fold
 from ._parameters import estimator, parameters, read_fractions
 from ._reading import Array, warn
 from ._tasks import Classification, Regression
 from .attention import ConvexAttention, TrainingData
+
+Scorer = Callable[..., float]
+Fold = tuple[NDArray[np.intp], NDArray[np.intp]]  # sequences to train on, and to score on
+
+
+# One fold -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """What one fold says about every beta."""
+
+    scores: Array  # (B, ridges), NaN where nothing could be fitted or scored
+    lacks: str = ""  # what the training part lacks, where no model of it has an optimum
+    worst_gap: float = 0.0
+    statuses: tuple[Status, ...] = ()  # why the solver stopped, of every beta
+    seconds: float = 0.0
+
+
+def _of_test(
+    data: TrainingData, test: TrainingData, sequences: NDArray[np.intp], name: str, value: Any
+) -> Any:
+    """Metadata of sequences or positions as those of samples to score; anything else untouched."""
+    array = np.asarray(value)
+    per_sequence = array.ndim > 0 and len(array) == len(data.samples)
+    return test.samples.rows(array[sequences], name) if per_sequence else value
+
+
+def _score(
+    model: Any, test: TrainingData, design: Design, scorer: Scorer | None, X: Any, params: Any
+) -> float:
+    """The score of a fitted model on `test`, whose tokens are `design` and, written out, `X`."""
+    if scorer is None:
+        return float(model._score_default(model._design_scores(design), test.Y, test.weight))
+    if test.samples.offsets is not None:  # whose tokens X has written out
+        vars(model).update(tokens="absolute", n_tokens=None)
+    return float(scorer(model, X, test.y, **params))
+
+
+# Estimators ----------------------------------------------------------------------------------
+
+
+def _scored(scores: Array) -> Any:
+    """`scores` with NaN masked."""
+    return np.ma.masked_array(scores, np.isnan(scores))
 
 
 @parameters
@@ -75,7 +124,7 @@ class CrossValidated(ConvexAttention):
         Fractions tried, decreasing.
     scores_ : ndarray of shape (n_folds, B)
         NaN for a fold that is left out: its training part had only zero counts
-        (``loss="poisson"``), fewer than two classes, or no weight.
+        (``loss="poisson"``), lacked a class, or had no weight.
     mean_scores_, std_scores_, standard_errors_ : ndarray of shape (B,)
         Over folds.
     best_index_, best_score_ : int, float
@@ -139,13 +188,13 @@ class CrossValidated(ConvexAttention):
         self.betas_ = read_fractions(self.betas, self.n_betas, self.eps)
         results = self._score_folds(data, folds, for_scorer)
         scores = np.stack([result.scores for result in results])  # (folds, B, ridges)
-        ridges = best_ridges(scores)
-        self.scores_: Array = scores[:, np.arange(len(ridges)), ridges]
+        best = _scored(scores).mean(axis=0).filled(-np.inf).argmax(axis=1)  # ridge of every beta
+        self.scores_: Array = scores[:, np.arange(len(best)), best]
         self._choose()
         clock = Clock(self.max_iter, self.max_time)  # for the final solve and its refit
         problem = self._prepared_problem(data)
         beta = self.beta_fraction_ * problem.beta_max
-        self._keep(self._minimise(problem, beta, clock, self._ridges[ridges[self.best_index_]]))
+        self._keep(self._minimise(problem, beta, clock, self._ridges[best[self.best_index_]]))
         self._warn_unless_converged()
         self._warn_of_the_choice()
         return self
@@ -158,7 +207,7 @@ class CrossValidated(ConvexAttention):
     ) -> list[FoldResult]:
         scorer, results = self._scorer(), []
         jobs = (
-            delayed(score_fold)(self, data, fold, f"fold {k} of {len(folds)}", scorer, score_params)
+            delayed(self._score_fold)(data, fold, f"fold {k} of {len(folds)}", scorer, score_params)
             for k, fold in enumerate(folds, start=1)
         )
         for k, result in enumerate(Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs)):
@@ -169,11 +218,9 @@ class CrossValidated(ConvexAttention):
                     f"{result.seconds:8.2f} s  best score {np.max(result.scores):.6g}",
                     flush=True,
                 )
-            if len(result.missing):
-                left_out = np.all(np.isnan(result.scores))
-                then = "the fold is left out" if left_out else "it is predicted as if never seen"
+            if result.lacks:
                 warn(
-                    f"The training part of fold {k} {self._missing(result.missing)}; {then}. Use "
+                    f"Fold {k} is left out, for what its training part lacks: {result.lacks} Use "
                     "fewer folds, or a stratified splitter."
                 )
         why = advice(status for result in results for status in result.statuses)
@@ -186,25 +233,76 @@ class CrossValidated(ConvexAttention):
             )
         return results
 
+    def _score_fold(
+        self, data: TrainingData, fold: Fold, name: str, scorer: Scorer | None, routed: Any
+    ) -> FoldResult:
+        """Solve the path of a fold's training part and score every model on its test part.
+
+        Where the training part lacks a class, or either part has no weight, all scores are NaN.
+        """
+        clock = Clock(self.max_iter, self.max_time)  # for the path and its refits
+        (train, test), fractions = map(data.take, fold), self.betas_
+        nothing = np.full((len(fractions), len(self._ridges)), np.nan)
+        weight, held_out = (
+            np.ones(len(p.Y)) if p.weight is None else p.weight for p in (train, test)
+        )
+        if not (np.any(weight) and np.any(held_out)):
+            return FoldResult(nothing)
+        try:
+            self._task_loss().check_targets(train.Y, weight, bool(self.fit_intercept))
+        except ValueError as error:
+            return FoldResult(nothing, str(error))
+        estimator = copy.copy(self)
+        problem = estimator._prepared_problem(train)
+        betas = (fractions * problem.beta_max).tolist()
+        params = {key: _of_test(data, test, fold[1], key, value) for key, value in routed.items()}
+        design = estimator._design(test.samples)
+        X = test.samples.dense() if scorer else None  # scorers know no mask; padding is zero
+        scores: list[list[float]] = []
+        gaps, statuses = [], []
+        step = getattr(self.verbose, "step", lambda words: None)  # where progress shows words
+        for solution in solve_path(problem, betas, **estimator._limits(clock)):
+            scores.append([])
+            for ridge in estimator._ridges:
+                fitted = estimator._refitted(problem, solution, clock, ridge)
+                model = copy.copy(estimator)._keep(fitted)
+                scores[-1].append(_score(model, test, design, scorer, X, params))
+            gaps.append(solution.certificate.relative_gap)
+            statuses.append(solution.status)
+            step(f"{name}, beta {len(scores)} of {len(fractions)}")
+        return FoldResult(np.array(scores), "", max(gaps), tuple(statuses), clock.seconds)
+
     def _choose(self) -> None:
-        """Summarise the scores of the folds, and choose a fraction by them."""
-        choice = choose(self.scores_, self.selection)
-        self.mean_scores_, self.std_scores_ = choice.mean, choice.std
-        self.standard_errors_, self.best_index_ = choice.standard_error, choice.index
-        self.best_score_ = float(choice.mean[choice.index])
-        self.beta_fraction_ = float(self.betas_[choice.index])
+        """Summarise the scores of the folds, and choose a fraction by them.
+
+        Folds that are NaN count for nothing; ties go to the larger beta.
+        """
+        scored = _scored(self.scores_)
+        count, means = scored.count(axis=0), scored.mean(axis=0)
+        if not np.any(count):
+            raise ValueError(
+                "No fold could be fitted and scored: the training parts lack classes (or weight), "
+                "or the scorer returned NaN throughout. Use fewer folds or a stratified splitter."
+            )
+        self.mean_scores_ = means.filled(np.nan)
+        self.std_scores_ = np.where(count == 1, 0.0, scored.std(axis=0, ddof=1).filled(np.nan))
+        self.standard_errors_ = self.std_scores_ / np.sqrt(count)
+        ranked = means.filled(-np.inf)
+        index = int(np.argmax(ranked))
+        if self.selection == "one-standard-error":
+            index = int(np.argmax(ranked >= ranked[index] - self.standard_errors_[index]))
+        self.best_index_, self.best_score_ = index, float(ranked[index])
+        self.beta_fraction_ = float(self.betas_[index])
 
     def _warn_of_the_choice(self) -> None:
         """Say where the grid, rather than the data, chose; and where the model is empty."""
         if len(self.tokens_) == 0:
             rule = "" if self.selection == "best" else ", try selection='best'"
             warn(
-                "Cross-validation chose the empty model: at beta = "
-                f"{self.beta_fraction_:.3g} of beta_max every coefficient is zero, and no smaller "
-                "beta that was tried predicts clearly better on the folds. Check that betas reach "
-                "below 1, that the rows of X and y belong together, put tokens on one scale "
-                f"(TokenScaler, or token_weights){rule}, or add samples; or else these tokens do "
-                "not tell y."
+                f"Cross-validation chose the empty model, at beta = {self.beta_fraction_:.3g} of "
+                "beta_max. Check that betas reach below 1, that the rows of X and y belong "
+                f"together, put tokens on one scale (TokenScaler, or token_weights){rule}, or add "
+                "samples; or else these tokens do not tell y."
             )
         elif 1 < len(self.betas_) == self.best_index_ + 1:
             warn(
@@ -268,9 +366,8 @@ class ConvexAttentionClassifierCV(Classification, CrossValidated):
 
     Notes
     -----
-    A class that is missing from a fold's training part gets probability 0 on that fold (in the
-    default score a log-probability of about -36, the same for every beta), with a warning. A fold
-    whose training part has fewer than two classes, or no weight, is left out, with a warning.
+    A fold whose training part lacks a class, or has no weight, is left out, with a warning for the
+    former.
 
     Examples
     --------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,7 +149,7 @@ def attention_path(
     A path is of certified solutions: it has no `refit`, and an estimator that asks for one is an
     error. Cross-validation with ``refit=True`` scores a refitted path.
     """
-    model = _copy(estimator, attention_path)
+    model = _copy(estimator)
     if eps is None:
         eps = 0.01 if isinstance(model, Gated) else 1e-3
     fractions = read_fractions(betas, n_betas, eps)
@@ -232,18 +231,17 @@ def beta_max(
     >>> beta_max(ConvexAttentionRegressor(), X, [3.0, 1.0])
     2.0
     """
-    model = _copy(estimator, beta_max)
+    model = _copy(estimator)
     data = model._read(X, y, sample_weight, mask, separators)
     return model._prepared_problem(data).beta_max
 
 
-def _copy(estimator: Any, asked: Callable[..., Any]) -> ConvexAttention:
+def _copy(estimator: Any) -> ConvexAttention:
     """A copy, which may be changed."""
     if not isinstance(estimator, ConvexAttention):
         raise ValueError(
-            f"{asked.__name__}(estimator, X, y) takes a ConvexAttention* or ConvexTransformer* "
-            f"estimator first; got {type(estimator).__name__}. Of a pipeline pass the last step, "
-            "and X as the steps before it transform it."
+            "A path takes a ConvexAttention* or ConvexTransformer* estimator first; got "
+            f"{type(estimator).__name__}. Of a pipeline pass the last step, and X transformed."
         )
     if estimator.refit is not False:
         raise ValueError(
@@ -259,17 +257,14 @@ def _copy(estimator: Any, asked: Callable[..., Any]) -> ConvexAttention:
 def _path_of(
     model: ConvexAttention, fractions: Array, beta_max: float, solutions: list[Solution]
 ) -> AttentionPath:
-    coefs = np.stack([model._keep(solution).coef_ for solution in solutions])
-    B, *_, n, d = coefs.shape
-    blocks = coefs.reshape(B, -1, n, d)  # of outputs, and gates
-    if isinstance(model, Gated):
-        norms = safe_norm(blocks, axis=3).sum(axis=1)
-    else:
-        norms = safe_norm(blocks.swapaxes(1, 2).reshape(B, n, -1), axis=2)
+    models = [copy.copy(model)._keep(solution) for solution in solutions]
+    of_outputs = np.stack([np.atleast_2d(each.token_norms_) for each in models])  # (B, c, n)
+    norms = of_outputs.sum(axis=1) if isinstance(model, Gated) else safe_norm(of_outputs, axis=1)
+    n = norms.shape[1]
     return AttentionPath(
         betas=fractions,
         beta_max=beta_max,
-        coefs=coefs,
+        coefs=np.stack([each.coef_ for each in models]),
         intercepts=np.stack([solution.intercept for solution in solutions]),
         certificates=[solution.certificate for solution in solutions],
         token_norms=norms,

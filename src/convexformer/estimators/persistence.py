@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ import convexformer
 from .. import _model_schema as schema
 from .._files import write_whole
 from .._model_file import OtherFileError, pack, unpack
+from ._reading import warn
 
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """What is raised where a file holds other things than a model has."""
@@ -116,10 +116,9 @@ class Persistent:
                 path, f"{_clause(error)}. Save the model again, or fetch the file again."
             ) from error
         if version == 1:
-            warnings.warn(
+            warn(
                 f"{path} has no checksum (format 1), so damage to its numbers may go unnoticed. "
-                "Save the model again to add one.",
-                stacklevel=3 if cls is Persistent else 2,
+                "Save the model again to add one."
             )
         return model
 

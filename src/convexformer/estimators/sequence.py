@@ -73,30 +73,17 @@ class ConvexSequenceRegressor(RealTargets, SequenceModel):
             )
 
     def _read_targets(self, y: Any, real: Mask) -> Array:
-        """Targets ``(N, n, c)``; what stands at padding is not read."""
-        if y is None:
-            raise ValueError("ConvexSequenceRegressor requires y to be passed, but it is None.")
-        y = as_numpy(y, "y")
-        check_numbers(y, "y", "Targets are one vector of numbers per position.")
-        Y = check_array(
-            y,
-            allow_nd=True,
-            ensure_2d=False,
-            dtype=np.float64,
-            ensure_all_finite=False,
-            input_name="y",
-            estimator=self,
-        )
-        N, n = real.shape
-        if Y.ndim != 3 or Y.shape[:2] != (N, n):
+        """Targets of real positions ``(positions, c)``."""
+        check_numbers(y, "y")
+        Y = np.asarray(as_numpy(y, "y"))
+        if Y.ndim != 3 or Y.shape[:2] != real.shape:
             raise ValueError(
-                f"y must have shape (samples, tokens, outputs) = ({N}, {n}, any), "
-                f"one vector per position of X, got {Y.shape}. For one output per position pass "
-                "y[:, :, None]; for one target per sample use ConvexAttentionRegressor."
+                f"y must have shape (samples, tokens, outputs) = ({len(real)}, {real.shape[1]}, "
+                f"any), one vector per position of X, got {Y.shape}. For one output per position "
+                "pass y[:, :, None]; for one target per sample use ConvexAttentionRegressor."
             )
-        assert_all_finite(Y[real], input_name="y")
-        self._check_counts(Y[real])
-        return Y
+        rows: Array = check_array(Y[real], dtype=np.float64, input_name="y", estimator=self)
+        return rows
 
     def predict(self, X: Any, mask: Any = None) -> Array:
         """Predict a vector per position.
@@ -130,8 +117,8 @@ class ConvexSequenceRegressor(RealTargets, SequenceModel):
         float
         """
         F, real, weights = self._judged(X, mask, sample_weight)
-        Y = self._read_targets(y, real)
-        return float(r2_score(Y[real], self._means(F), sample_weight=weights))
+        rows = self._read_targets(y, real)
+        return float(r2_score(rows, self._means(F), sample_weight=weights))
 
 
 @estimator
@@ -171,18 +158,13 @@ class ConvexSequenceClassifier(ClassLabels, SequenceModel):
     """
 
     def _read_targets(self, y: Any, real: Mask) -> Array:
-        """Targets of the loss ``(N, n, c)``, zero at padding."""
+        """Targets of the loss ``(positions, c)``."""
         labels = self._read_labels(y, real)
         check_classification_targets(labels)
-        rows = self._encode(labels, "positions")
-        Y = np.zeros((*real.shape, rows.shape[1]))
-        Y[real] = rows
-        return Y
+        return self._encode(labels, "positions")
 
     def _read_labels(self, y: Any, real: Mask) -> NDArray:
         """Labels of real positions ``(positions,)``."""
-        if y is None:
-            raise ValueError("ConvexSequenceClassifier requires y to be passed, but it is None.")
         labels = np.asarray(as_numpy(y, "y"))
         if labels.shape != real.shape:
             raise ValueError(
@@ -194,16 +176,6 @@ class ConvexSequenceClassifier(ClassLabels, SequenceModel):
         if labels.dtype.kind in "fc":
             assert_all_finite(labels, input_name="y")
         return labels
-
-    def _check_targets(self, Y: Array, weights: Array) -> None:
-        """Raise where a class has no weight, so that an intercept has no optimum."""
-        absent = weights @ (np.hstack([Y < 0, Y > 0]) if self._two else Y > 0) == 0
-        if self.fit_intercept and np.any(absent):
-            raise ValueError(
-                f"The classes {self.classes_[absent].tolist()} of y have no position of positive "
-                "weight, and an intercept would have no finite optimum. Drop their samples, or "
-                "weigh them."
-            )
 
     # After the fit ----------------------------------------------------------------------------
 

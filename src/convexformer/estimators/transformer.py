@@ -11,11 +11,13 @@ from sklearn.utils import check_random_state
 from ..problem import Design, GatedDesign, Gates
 from ..problem.gated import always_open, axis_gates, distinct_rows, gaussian_gates, pair_gates
 from ..problem.norms import safe_norm
-from ._parameters import GATES, estimator, parameters
+from ._parameters import estimator, parameters
 from ._reading import Array, Samples
 from ._tasks import Classification, Regression
 from .attention import ConvexAttention, SingleBeta, TrainingData
 from .cv import CrossValidated
+
+GATES = ("axis", "pairs", "gaussian")
 
 
 @parameters
@@ -78,7 +80,7 @@ class Gated(ConvexAttention):
     def _drawn(self, tokens: Design, data: TrainingData) -> Gates:
         """The gates besides the one that is always open."""
         n, d = tokens.n_groups, tokens.dim
-        if not isinstance(self.gates, str):
+        if not isinstance(self.gates, str) or self.gates not in GATES:
             return _given_gates(self.gates, n, d)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         rng = np.random.default_rng(seed)
@@ -129,7 +131,7 @@ def _given_gates(gates: Any, n: int, d: int) -> Gates:
     except (TypeError, ValueError):
         drawn = Gates(np.empty(0), np.empty(0))
     U, t = drawn.directions, drawn.thresholds
-    if U.shape[1:] != (n, d) or t.shape != U.shape[:1] or np.any(np.isnan(U)) or np.isnan(t).any():
+    if U.shape[1:] != (n, d) or t.shape != U.shape[:1] or np.isnan(U).any() or np.isnan(t).any():
         raise ValueError(
             f"gates must be one of {GATES} or a pair of arrays without NaN, directions (h, {n}, "
             f"{d}) and thresholds (h,); got {type(gates).__name__} of shapes {U.shape}, {t.shape}."

@@ -263,8 +263,9 @@ class Softmax(Loss):
         mass = weight @ Y
         if intercept and np.any(mass == 0):
             raise ValueError(
-                f"Class {int(np.argmin(mass))} has no sample of positive weight: with an intercept "
-                "the loss has no finite minimiser. Drop the class or add samples of it."
+                f"Class {int(np.argmin(mass))} has no sample of positive weight (classes are "
+                "counted from 0, in sorted order): with an intercept the loss has no finite "
+                "minimiser. Add samples of it, or fit without an intercept."
             )
 
 

@@ -25,14 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem import Certificate, Problem
+from ..problem import Problem
 from ..problem.norms import safe_norm
-from ..problem.risk import EmpiricalRisk
+from ..problem.risk import Array, EmpiricalRisk
 from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
-from ..problem.stopping import check_stop, until
+from ..problem.stopping import check_stop
 from .solution import Solution
 
-Array = NDArray[np.float64]
 Operator = Callable[[Array], Array]
 
 RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # strengths that cross-validation compares
@@ -57,8 +56,6 @@ class Refitted:
         Strength :math:`\\rho` per output, 0 for one that uses nothing; for matrix targets absolute.
     converged : bool
         Whether the refit (not the selection) came to its minimum.
-    stopped : bool
-        Whether the refit was stopped early, so that the coefficients are those of the selection.
     """
 
     Z: Array
@@ -66,23 +63,16 @@ class Refitted:
     selection: Solution
     ridge: Array
     converged: bool
-    stopped: bool = False
-
-    @property
-    def certificate(self) -> Certificate:
-        """Of the selection."""
-        return self.selection.certificate
 
 
 def refit(
     problem: Problem,
     solution: Solution,
     ridge: float | None = None,
-    late: Callable[[], bool] = lambda: False,
 ) -> Refitted:
     """Minimise the loss over the cells of `solution` that are not zero, with a ridge.
 
-    Once `late` is true the refit stops, and `solution` is kept as it is, with a ridge of 1.
+    It can be stopped from outside, by :func:`~convexformer.problem.stopping.until`.
 
     Parameters
     ----------
@@ -93,8 +83,6 @@ def refit(
         Strength, positive. 1 gives `solution` again, except for the nuclear norm: there the
         coefficients move by several percent. If omitted, that of `RIDGES` with the least held-out
         loss by five-fold cross-validation.
-    late : callable
-        Whether to stop early; asked between pieces of work.
 
     Examples
     --------
@@ -110,29 +98,17 @@ def refit(
     >>> refit(problem, shrunk).ridge  # there is no noise
     array([0.001])
     """
-    _check_ridge(ridge)
     strength = _shrinkage(problem, solution)
     used = np.any(strength, axis=0).astype(float)
     if not np.any(used):
         return Refitted(solution.Z, solution.intercept, solution, used, converged=True)
-    with until(late):
-        check_stop()
-        chosen = _Selection(problem, strength)
-        ridge = _choose_ridge(problem, chosen) if ridge is None else ridge
-        v, b, converged = _newton(chosen, problem.risk, ridge, *chosen.null(problem.risk), TOL)
-        Z = chosen.coefficients(v)
-        return Refitted(Z, problem.outer_intercept(Z, b), solution, ridge * used, converged)
-    return _kept(solution, used)
-
-
-def _check_ridge(ridge: float | None) -> None:
-    if ridge is not None and not (np.isfinite(ridge) and ridge > 0):
-        raise ValueError(f"ridge must be a positive number, got {ridge!r}.")
-
-
-def _kept(solution: Solution, ridge: Array) -> Refitted:
-    """`solution` as it is, in place of a refit that was stopped."""
-    return Refitted(solution.Z, solution.intercept, solution, ridge, converged=False, stopped=True)
+    check_stop()
+    chosen = _Selection(problem, strength)
+    ridge = _choose_ridge(problem, chosen) if ridge is None else ridge
+    null = np.zeros(chosen.ends[-1]), problem.risk.best_constant()
+    v, b, converged = _newton(chosen, problem.risk, ridge, *null, TOL)
+    Z = chosen.coefficients(v)
+    return Refitted(Z, problem.outer_intercept(Z, b), solution, ridge * used, converged)
 
 
 def _choose_ridge(problem: Problem, chosen: _Selection) -> float:
@@ -143,7 +119,7 @@ def _choose_ridge(problem: Problem, chosen: _Selection) -> float:
     and where nothing can be held out it is 1.
     """
     folds = _training_parts(problem)
-    at = [chosen.null(part) for part in folds]
+    at = [(np.zeros(chosen.ends[-1]), part.best_constant()) for part in folds]
     best, least = RIDGES[0], np.inf
     for ridge in RIDGES:
         held_out_loss = 0.0
@@ -217,36 +193,32 @@ class _Axes:
         if problem.center is not None:
             self.center = problem.center[self.groups]
         self.table: Array | None = None  # (N, axes), scores of every axis
+        width = self.scale.repeat(problem.design.dim)
         fewer = min(problem.design.n_samples, self.center.size)
         if fewer <= MOST_AXES and fewer * problem.design.n_samples <= MOST_NUMBERS:
-            self._find_axes()
-        else:
-            self.curvature, width = (
-                np.zeros(self.center.size),
-                self.scale.repeat(problem.design.dim),
-            )
-            for rows, A in problem.design.columns(self.groups):
-                columns = width * (A - self.center.ravel())
-                self.curvature += problem.weight[rows] @ columns**2
+            self._find_axes(width)
+            return
+        self.curvature = np.zeros(self.center.size)
+        for rows, A in problem.design.columns(self.groups):
+            self.curvature += problem.weight[rows] @ (width * (A - self.center.ravel())) ** 2
 
-    def _find_axes(self) -> None:
-        """Sets `curvature` of the squared loss along every axis, scores and correlations."""
+    def _find_axes(self, width: Array) -> None:
+        """Sets axes, their scores, and the curvature of the squared loss along each."""
         design, weight = self.problem.design, self.problem.weight[:, None]
         if self.center.size <= design.n_samples:
             gram = design.gram(self.groups, weight, self.problem.center)[0][0]
-            width = self.scale.repeat(design.dim)
             curvature, basis = np.linalg.eigh(gram * (width[:, None] * width))
         else:
             root = np.sqrt(weight)
-            kernel = design.kernel(self.groups, self.scale.ravel() ** 2, self.problem.center)
+            kernel = design.kernel(self.groups, width[:: design.dim] ** 2, self.problem.center)
             curvature, basis = np.linalg.eigh(root * kernel * root.T)
         kept = curvature > 1e-14 * curvature.max(initial=0.0)
         self.curvature, basis = curvature[kept], basis[:, kept]
         if self.center.size <= design.n_samples:
             self.table = self._predict(basis)
-        else:
-            basis *= np.sqrt(self.curvature)
-            self.table = np.divide(basis, root, out=np.zeros_like(basis), where=root > 0)
+        else:  # samples without weight have no scores
+            weighted = basis * np.sqrt(self.curvature)
+            self.table = np.divide(weighted, root, out=np.zeros_like(basis), where=root > 0)
 
     def _predict(self, u: Array) -> Array:
         Z = self.scale * u.reshape(*self.center.shape, u.shape[1])
@@ -284,10 +256,6 @@ class _Selection:
             if np.any(column)
         ]
         self.ends = np.cumsum([len(axes.curvature) * len(axes.outputs) for axes in self.axes])
-
-    def null(self, risk: EmpiricalRisk) -> tuple[Array, Array]:
-        """Coordinates and intercept without tokens."""
-        return np.zeros(self.ends[-1]), risk.best_constant()
 
     def parts(self, v: Array) -> list[tuple[_Axes, Array]]:
         """Coordinates by axes, ``(axes, outputs)``."""
@@ -378,7 +346,6 @@ def refit_sequence(
     problem: SequenceProblem,
     solution: Solution,
     ridge: float | None = None,
-    late: Callable[[], bool] = lambda: False,
 ) -> Refitted:
     r"""Least squares over the entries of `solution` that are not zero, with a small ridge.
 
@@ -386,8 +353,8 @@ def refit_sequence(
               + \tfrac12 \sum_l \lambda_l \sum_j \|Z_{jl}\|_F^2
               \quad\text{with } Z = 0 \text{ wherever the solution is}
 
-    subject to equal row sums where attention is stochastic, so that rows stay attention. Once
-    `late` is true the refit stops, and `solution` is kept as it is, without a ridge.
+    subject to equal row sums where attention is stochastic, so that rows stay attention. It can be
+    stopped from outside, by :func:`~convexformer.problem.stopping.until`.
 
     Parameters
     ----------
@@ -397,8 +364,6 @@ def refit_sequence(
     ridge : float, optional
         Strength as a fraction of the mean square of the selected columns, positive; 1e-3 if
         omitted.
-    late : callable
-        Whether to stop early; asked between pieces of work.
 
     Examples
     --------
@@ -412,13 +377,7 @@ def refit_sequence(
     >>> shrunk.Z[0, 0, 0, 3].round(1), refit_sequence(problem, shrunk).Z[0, 0, 0, 3].round(1)
     (np.float64(1.5), np.float64(3.0))
     """
-    _check_ridge(ridge)
-    with until(late):
-        return _least_squares(problem, solution, 1e-3 if ridge is None else ridge)
-    return _kept(solution, np.zeros(problem.n_outputs))
-
-
-def _least_squares(problem: SequenceProblem, solution: Solution, ridge: float) -> Refitted:
+    ridge = 1e-3 if ridge is None else ridge
     model = problem.moments
     used = to_tokens(solution.Z) != 0  # (n, d, n, c)
     diagonal = np.diagonal(model.gram, axis1=1, axis2=2)[:, : model.p]
