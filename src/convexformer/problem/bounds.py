@@ -190,7 +190,10 @@ def _primal(
 def _dual(problem: Problem, beta: float, F: Array, products: Products) -> float:
     settled = problem.risk.settle(F, np.zeros(F.shape[1]))
     V = problem.risk.dual_point(settled.F) if settled.V is None else settled.V
-    exact = exactly_balanced(problem, V) if np.isfinite(V).all() else None
+    if not np.isfinite(V).all():
+        return 0.0
+    free = problem.loss.quadratic and not problem.intercept and not products.exact
+    exact = V if free else exactly_balanced(problem, V)
     if exact is None:
         return 0.0  # losses are not negative
     M = products.correlate(exact)

@@ -25,7 +25,7 @@ from .designs import (
 )
 from .lazy import lazy
 
-FAR_BYTES = 1 << 22  # of X, beyond a core's own cache
+FAR_BYTES = 1 << 22  # of X, beyond a core's own cache, or four times as many beyond a shared one
 FEW_COLUMNS = 256  # that take as long to gather as to multiply
 FEW_NONZEROS = 0.1  # of all entries: up to so many are worth listing
 
@@ -155,8 +155,10 @@ class TokenDesign(Design):
     # Of rows that are read from afar, and stay near, both products are had in one pass.
 
     def follows(self, n_outputs: int) -> bool:
-        plain = self.float64 is not None and not self.is_sparse
-        return plain and n_outputs <= TOGETHER and self.nbytes >= FAR_BYTES
+        if n_outputs > TOGETHER or self.float64 is None or self.is_sparse:
+            return False
+        width = self.n_groups * self.dim  # of rows, some of which must stay in cache
+        return self.nbytes >= (FAR_BYTES if width <= 768 else 4 * FAR_BYTES) and width <= 8192
 
     def follow(self, Z: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
         Z, target, weight = (np.ascontiguousarray(part) for part in (Z, target, weight))

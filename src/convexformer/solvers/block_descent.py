@@ -161,6 +161,8 @@ class BlockDescent(Round):
         """Whether Newton's method is quicker, if the gap goes on to fall as in the last cycles."""
         seconds = self.cycles.seconds()
         spent = (len(gaps) - 1) * seconds
+        if spent < 1e-3:  # judging takes time, too
+            return False
         return self.is_slow(spent, self.ahead(goal) / _fall(gaps) * seconds, self.cycles.Z)
 
 

@@ -240,6 +240,7 @@ class SecularNewton:
     def minimise(self, eta: Array, target: float, max_iter: int = 100) -> Array:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
         self.target, self.noise = target, NOISE * target
+        self.rounding = max(system.rounding for system in self.systems)
         try:
             at = self._point(eta)
         except np.linalg.LinAlgError:  # a start so large that its system cannot be factorised
@@ -256,12 +257,14 @@ class SecularNewton:
             # At least one step: the start fits the model's coefficients, but to an old eta.
             if (at.gap <= target and step > 0) or idle >= 8:
                 break
+            if self.rounding > ROUNDING and idle >= 2:
+                raise RoughError("Values in float32 show no descent.")
             check_stop()
             new = self._step(at)
             if new is None:
                 break
             # The gap may be slower than the value, which rounds.
-            least_fall = max(0.01 * min(target, at.gap), ROUNDING * abs(at.value))
+            least_fall = max(0.01 * min(target, at.gap), self.rounding * abs(at.value))
             falls = at.value - new.value > least_fall
             at = new
             better = at.gap < 0.9 * best.gap
@@ -292,7 +295,7 @@ class SecularNewton:
         # Newton on 1/||g|| = 1/radius, nearly linear in eta; else on the slope itself.
         rational = self.beta * norms**2 * (norms / radius - 1.0)
         plain = 0.5 * self.beta * (norms**2 - radius**2)
-        slack = 1e-13 * abs(at.value) + self.noise
+        slack = 10 * self.rounding * abs(at.value) + self.noise
         for right in (rational, plain):
             try:
                 move = bounded_quadratic(A, right, -eta)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..problem.designs import Groups
 from .linalg import cholesky, half, half_solved, project, project_both, refined_solve, solved
+from .solution import ROUNDING
 from .workspace import Kernels, NearKernels
 
 Array = NDArray[np.float64]
@@ -50,6 +51,8 @@ class State:
 class System(Protocol):
     """A quadratic form whose coefficients fall into cells of equal size."""
 
+    rounding: float  # relative, of values
+
     def solve(self, eta: Array, noise: float) -> State:
         """Everything at `eta`, with a value that may be off by `noise`."""
         ...
@@ -75,7 +78,7 @@ class GramSystem:
     def __init__(
         self, Q: Array, B: Array, n_cells: int, beta: float, precise: bool = False
     ) -> None:
-        self.Q, self.B, self.beta, self.precise = Q, B, beta, precise
+        self.Q, self.B, self.beta, self.precise, self.rounding = Q, B, beta, precise, ROUNDING
         self.n_cells, self.size = n_cells, len(Q) // n_cells
 
     def solve(self, eta: Array, noise: float) -> State:
@@ -195,6 +198,7 @@ class KernelSystem:
     ) -> None:
         self.kernels, self.groups, self.beta = kernels, groups, beta
         self.C, self.R, self.F0, self.n_cells = C, R, F0, n_cells
+        self.rounding = ROUNDING if kernels.exact else 1e-7
         self.unit = None
         if kernels.center is not None:
             E = C.transpose(0, 2, 1).reshape(-1, C.shape[1])
