@@ -30,3 +30,9 @@ def core(request, monkeypatch):
         monkeypatch.setattr(_core, name, getattr(chosen, name))
     monkeypatch.setattr(_core, "COMPILED", request.param == "compiled")
     return chosen
+
+
+@pytest.fixture(autouse=True)
+def backend(monkeypatch):
+    """Commands that run in this process choose a backend of matplotlib; none outlives its test."""
+    monkeypatch.delenv("MPLBACKEND", raising=False)
