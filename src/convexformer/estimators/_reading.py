@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data
 
 from ..problem import Design, OffsetDesign, Offsets, TokenDesign
+from ..problem.arrays import Array
 
 Tokens = NDArray[np.floating]
 Mask = NDArray[np.bool_]
-Array = NDArray[np.float64]
 
 FLOATS: dict[str, Any] = {"dtype": (np.float64, np.float32), "ensure_all_finite": False}
 BLOCK_ENTRIES = 1 << 22  # of X looked at together: large beside a Python loop, small beside X

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ..activations import Activations, ArrayActivations, TextActivations
+from ..problem.arrays import Array
 from ._results import HeadProbe, LayerProbe
 from ._static import Part, Places, fit_static, is_causal, mean_attention, mixing, share
 
-Array = NDArray[np.float64]
 Source = Activations | ArrayActivations
 
 NEEDED = ("values", "heads", "maps")

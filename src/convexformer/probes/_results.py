@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..problem import Certificate
-
-Array = NDArray[np.float64]
+from ..problem.arrays import Array
 
 _SHARES = ("share", "share_error", "attention_share", "model_attention_share")
 _ARRAYS = ("strengths", "weights", "attention", "model_attention", "betas", "validation")

@@ -21,10 +21,9 @@ from scipy.optimize import nnls
 
 from ..activations import Activations, ArrayActivations
 from ..problem import Certificate, Offsets, Problem, Squared, Token, TokenDesign
+from ..problem.arrays import Array
 from ..problem.designs import row_slices
 from ..solvers import solve_path
-
-Array = NDArray[np.float64]
 
 LEAST_WEIGHT = 1e-3  # of the largest: a token that never changes is told from the intercept by none
 HEAVY = 1e3  # beside the largest of the tokens

@@ -24,15 +24,14 @@ from math import fsum, inf, nan
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Array
 from .designs import Design
 from .norms import safe_norm
 
 if TYPE_CHECKING:
     from .problem import Problem
 
-Array = NDArray[np.float64]
 
 UNIT = 2.0**-53  # largest relative error of one rounding
 VALUE_UNITS = 64.0  # of rounding, relative, in a loss or a norm that was computed at given numbers

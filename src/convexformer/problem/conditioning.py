@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Array
 from .bounds import column_means, exact_dot
 from .certificate import check_range
 from .losses import Huber
@@ -20,8 +20,6 @@ from .tokens import TokenDesign
 
 if TYPE_CHECKING:
     from .problem import Problem
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

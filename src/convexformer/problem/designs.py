@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs
 
 from .. import _core
+from .arrays import Array, Groups
 from .lazy import lazy
 from .norms import plain
 from .stopping import check_stop
-
-Array = NDArray[np.float64]
-Groups = NDArray[np.intp]
 
 CACHED_BYTES = 1 << 20  # of a block that a product reads where it has just been written
 BLOCK_BYTES = 1 << 25  # of one float64 block: large enough for BLAS, small beside X

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arrays import Array
 from .norms import safe_norm
-
-Array = NDArray[np.float64]
 
 PENALTY_NAMES = ("token-output", "token", "nuclear")
 RANK_TOL = 1e-12  # singular values below this fraction of their block's largest are rounding

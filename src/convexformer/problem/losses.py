@@ -17,12 +17,10 @@ from math import factorial
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import entr, xlog1py
 
 from .. import _core
-
-Array = NDArray[np.float64]
+from .arrays import Array
 
 TERM_UNITS = 16.0  # of 2**-53: rounding of a few operations and elementary functions, relative
 ENTROPY_UNITS = 400.0  # of 2**-53: the same in an entropy, relative to its argument

@@ -19,12 +19,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Array
 from .designs import Design
 from .positions import dual_norms, norms
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

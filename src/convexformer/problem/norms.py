@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from .arrays import Array
 
 FLOAT64 = np.dtype(np.float64)
 SAFE = (1e-280, 1e280)  # sums of squares that have neither underflown nor overflown

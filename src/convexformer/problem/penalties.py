@@ -12,9 +12,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arrays import Array
 from .norms import plain, safe_norm
-
-Array = NDArray[np.float64]
 
 
 class Penalty(ABC):

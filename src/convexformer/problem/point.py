@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Array
 from .lazy import lazy
 
 if TYPE_CHECKING:
     from .problem import Problem
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,15 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Array, Groups
 from .bounds import Bounded, CentredProducts, objective_bounds
 from .certificate import Certificate
-from .designs import Design, Groups
+from .designs import Design
 from .norms import plain
 from .penalties import Penalty
 from .problem import Problem
 from .tokens import TokenDesign
-
-Array = NDArray[np.float64]
 
 
 class PositionDesign(Design):

@@ -18,10 +18,11 @@ from copy import copy
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arrays import Array, Groups
 from .bounds import objective_bounds
 from .certificate import Certificate, check_range
 from .conditioning import Conditioned, conditioned
-from .designs import Design, Groups
+from .designs import Design
 from .lazy import lazy
 from .losses import Logistic, Loss, Softmax
 from .norms import plain
@@ -29,8 +30,6 @@ from .penalties import Penalty, TokenOutput
 from .point import Point
 from .risk import ROUNDING, EmpiricalRisk
 from .softmax_hessian import softmax_quadratic
-
-Array = NDArray[np.float64]
 
 
 class Problem:
@@ -282,14 +281,6 @@ class Problem:
         if null is not None and not self.loss.joint and "M" in null.__dict__:
             other.__dict__["null"] = null.of_outputs(other, indices)
         return other
-
-    @property
-    def principal_axes(self) -> Array:
-        """Axes of the targets, largest first, less those along which they do not vary."""
-        R = np.linalg.qr(np.sqrt(self.weight)[:, None] * self.Y, mode="r")
-        _, size, Vt = np.linalg.svd(R)
-        rank = int(np.count_nonzero(size > len(Vt) * np.finfo(float).eps * size.max(initial=0.0)))
-        return np.asarray(Vt[: max(rank, 1)].T)
 
     def with_loss(self, loss: Loss) -> Problem:
         """The same problem under another loss for the same targets."""

@@ -13,14 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _core
+from .arrays import Array
 from .lazy import lazy
 from .losses import Logistic, Loss, Softmax
 from .softmax_hessian import joint_newton
-
-Array = NDArray[np.float64]
 
 ROUNDING = 1e-14  # relative
 

@@ -21,13 +21,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arrays import Array
 from .certificate import Certificate
 from .losses import Loss, Squared
 from .moments import Moments, moments_of
 from .positions import AttentionPenalty, PositionDesign, PositionProblem
 from .tokens import TokenDesign
-
-Array = NDArray[np.float64]
 
 ATTENTION = ("stochastic", "substochastic")
 SUM_BITS = 52  # sums of multiples of 2**-52 times the sum of their sizes are exact

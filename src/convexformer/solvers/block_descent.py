@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from .. import _core
 from ..problem import Point, Problem
-from ..problem.designs import Groups, row_slices
+from ..problem.arrays import Array, Groups
+from ..problem.designs import row_slices
 from . import choose
 from .choose import COMPILED, TUNING, WIDE_REGISTERS
 from .solution import Clock, Task
 from .working_set import Round, gram_is_quick, rounds
 
-Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
 PASSES = 6  # of a cycle, at most; then it extrapolates

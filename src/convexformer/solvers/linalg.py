@@ -13,9 +13,8 @@ from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 from scipy.linalg import get_blas_funcs, lapack
 
+from ..problem.arrays import Array
 from ..problem.stopping import check_stop
-
-Array = NDArray[np.float64]
 
 BLOCK = 1024  # columns of a large factor between looks at the clock
 

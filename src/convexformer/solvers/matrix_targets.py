@@ -20,16 +20,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from ..problem import Huber, Point
+from ..problem.arrays import Array
 from ..problem.moments import Moments
 from ..problem.sequence import SequenceProblem, from_tokens, to_tokens
 from ..problem.stopping import check_stop, until
 from .solution import Callback, Clock, Solution, interruption
-
-Array = NDArray[np.float64]
 
 MATRIX_STRATEGY = "douglas-rachford"  # of every solution
 MODEL_GAP = 0.05  # part of the true gap to which the gap of a Newton model is brought down

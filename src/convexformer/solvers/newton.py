@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 
 from .. import _core
 from ..problem import Point, Problem
-from ..problem.designs import Groups
+from ..problem.arrays import Array, Groups
 from ..problem.stopping import until
 from . import choose
 from .quadratic_model import SecondOrderModel, in_samples
 from .solution import Clock, Progress, Task
 from .working_set import Round, rounds
-
-Array = NDArray[np.float64]
 
 FEW = 512  # coefficients that may enter at once, or without stages; samples for which all may
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Point
+from ..problem.arrays import Array
 from ..problem.risk import EmpiricalRisk
 from ..problem.stopping import check_stop, until
 from .solution import Task
 from .workspace import LITTLE_BYTES, LowPrecision
-
-Array = NDArray[np.float64]
 
 START_GAP = 1e-4  # relative gap at which Newton's method takes over
 RANK = 100  # of the Nyström approximation

@@ -18,15 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..problem import Point, Problem
-from ..problem.designs import Groups
+from ..problem.arrays import Array, Groups
 from . import choose
 from .solution import Clock, Progress, Task
 from .working_set import Round, rounds
-
-Array = NDArray[np.float64]
 
 MOST_STEPS = 300  # of a round
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Point, Problem
-from ..problem.designs import Groups
+from ..problem.arrays import Array, Groups
 from ..problem.stopping import check_stop, until
 from . import choose
 from .linalg import bounded_quadratic
@@ -38,8 +38,6 @@ from .quadratic_systems import (
 )
 from .solution import ROUNDING, Task
 from .workspace import LARGE_GRAM, Kernels, NearKernels
-
-Array = NDArray[np.float64]
 
 NOISE = 1e-3  # error that values of a model may have, over the gap
 

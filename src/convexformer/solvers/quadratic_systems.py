@@ -13,12 +13,11 @@ import numpy as np
 from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
-from ..problem.designs import Groups
+from ..problem.arrays import Array, Groups
 from .linalg import cholesky, half, half_solved, project, project_both, refined_solve, solved
 from .solution import ROUNDING
 from .workspace import Kernels, NearKernels
 
-Array = NDArray[np.float64]
 Cells = NDArray[np.intp]
 
 LARGE_SYSTEM = 400  # unknowns from which factors are in float32, and solutions refined

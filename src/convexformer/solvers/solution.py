@@ -13,14 +13,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..problem import Certificate, Point, Problem
+from ..problem.arrays import Array
 
 if TYPE_CHECKING:
     from .workspace import Workspace
 
-Array = NDArray[np.float64]
 
 FINEST_GAP = 1e-15  # relative gap: an objective in float64 rounds by about as much
 ROUNDING = 1e-14  # relative fall of an objective that rounding explains

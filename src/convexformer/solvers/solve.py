@@ -7,16 +7,13 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..problem import Point, Problem
+from ..problem.arrays import Array
 from ..problem.norms import plain
 from . import block_descent, choose, newton, newton_cg, proximal_gradient
 from .solution import FINEST_GAP, Callback, Clock, Solution, Task, interruption
 from .workspace import Workspace
-
-Array = NDArray[np.float64]
-
 
 Strategy = Callable[[Task, Point], tuple[Point, bool]]
 

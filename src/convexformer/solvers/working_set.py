@@ -14,15 +14,12 @@ from collections.abc import Callable
 from math import log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..problem import Point, Problem
-from ..problem.designs import Groups
+from ..problem.arrays import Array, Groups
 from ..problem.stopping import until
 from . import choose
 from .solution import Clock, Task
-
-Array = NDArray[np.float64]
 
 NO_GAP = 1e-15  # relative gap that is as good as none
 

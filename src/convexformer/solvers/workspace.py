@@ -8,19 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..problem import Design, Problem
-from ..problem.designs import (
-    CACHED_BYTES,
-    WIDE_TOKEN,
-    Groups,
-    product,
-    row_slices,
-    transposed_product,
-)
+from ..problem.arrays import Array, Groups
+from ..problem.designs import CACHED_BYTES, WIDE_TOKEN, product, row_slices, transposed_product
 from ..problem.stopping import check_stop
 from .block_descent import Selection, Tokens, from_gram
 from .choose import TUNING
-
-Array = NDArray[np.float64]
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
