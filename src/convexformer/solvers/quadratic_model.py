@@ -62,6 +62,7 @@ class SecondOrderModel:
         self.problem, self.beta, self.work = self.task.problem, self.task.beta, self.task.work
         self.groups: Groups = np.flatnonzero(np.any(self.working, axis=1))
         self.cells = self.working[self.groups]
+        self.fine = self.problem.n_outputs == 1 or not self.problem.loss.quadratic
         if self._in_samples:  # where every cell of a group costs the same
             self.cells = np.ones_like(self.cells)
 
@@ -82,12 +83,12 @@ class SecondOrderModel:
             newton = SecularNewton(self._systems(), radius, self.beta, self.at.loss, late)
             return newton.minimise(eta, target)
 
-        try:
-            Z[groups] = self._unpack(minimised())
-        except RoughError:
-            self.precise = True
-            Z[groups] = self._unpack(minimised())
-        return Z
+        while True:
+            try:
+                Z[groups] = self._unpack(minimised())
+                return Z
+            except RoughError:  # then with products in float64, then with factors
+                self.fine, self.precise = True, self.fine
 
     @property
     def _n_coefficients(self) -> int:
@@ -182,20 +183,15 @@ class SecondOrderModel:
 
     @property
     def _kernels(self) -> Kernels | NearKernels:
-        """In float32 where that will do."""
-        work, N = self.work, self.problem.design.n_samples
-        several = self.problem.loss.quadratic and self.problem.n_outputs > 1  # that share a factor
-        exact = (
-            self.precise
-            or not several
-            or N <= LARGE_SYSTEM
-            or work.kernels.keeps_own(len(self.groups))
-        )
-        if exact or not work.columns.take(self.groups):
+        """In float32 where that will do; products, too, for outputs that share a factor."""
+        work, problem, N = self.work, self.problem, self.problem.design.n_samples
+        exact = self.precise or self._joint or N <= LARGE_SYSTEM
+        if exact or work.kernels.keeps_own(len(self.groups)) or not work.columns.take(self.groups):
             return work.kernels
         if work.near_kernels is None:
-            work.near_kernels = NearKernels(self.problem.design)
-        return work.near_kernels.on(work.columns.of(self.groups), self.problem.intercept)
+            work.near_kernels = NearKernels(problem.design)
+        X, fine = work.columns.of(self.groups), work.kernels if self.fine else None
+        return work.near_kernels.on(X, problem.intercept, fine)
 
 
 @dataclass
@@ -237,7 +233,9 @@ class SecularNewton:
 
     def minimise(self, eta: Array, target: float, max_iter: int = 100) -> Array:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
-        self.target, self.noise = target, NOISE * target
+        # Correlations are off by the root of what the quadratic form is off by.
+        self.noise = NOISE * target
+        self.accuracy = 0.01 * target * target / max(self.bulk, target)
         self.rounding = max(system.rounding for system in self.systems)
         try:
             at = self._point(eta)
@@ -271,7 +269,7 @@ class SecularNewton:
 
     def _point(self, eta: Array) -> _Point:
         check_stop()
-        states = [system.solve(eta, self.noise) for system in self.systems]
+        states = [system.solve(eta, self.accuracy) for system in self.systems]
         value = sum(state.value for state in states)
         value += 0.5 * self.beta * float((self.radius / self.beta) ** 2 @ eta)
         sizes, norms = (np.sqrt(sum(state.squares[i] for state in states)) for i in (0, 1))
@@ -282,7 +280,6 @@ class SecularNewton:
 
     def _step(self, at: _Point) -> _Point | None:
         """One safeguarded Newton step, or None where rounding leaves no descent."""
-        self.noise = NOISE * max(self.target, at.gap)
         cells = np.flatnonzero((at.eta > 0) | (at.norms > self.radius))
         if not len(cells):
             return None

@@ -22,7 +22,8 @@ Cells = NDArray[np.intp]
 
 LARGE_SYSTEM = 400  # unknowns from which factors are in float32, and solutions refined
 LEAST_MIXES = 24  # outputs of a Hessian; many outputs are mixed at random to an eighth of them
-MOST_REFINEMENTS = 8  # steps of conjugate gradients with a kernel in float32
+LAG = 0.1  # relative change of eta that a factor in float32 may miss
+MOST_REFINEMENTS = 10  # steps of conjugate gradients with a kernel in float32
 
 
 class RoughError(Exception):
@@ -197,7 +198,8 @@ class KernelSystem:
     ) -> None:
         self.kernels, self.groups, self.beta = kernels, groups, beta
         self.C, self.R, self.F0, self.n_cells = C, R, F0, n_cells
-        self.rounding = ROUNDING if kernels.exact else 1e-7
+        fine = kernels.exact or kernels.fine is not None
+        self.rounding = ROUNDING if fine else 1e-7
         self.unit = None
         if kernels.center is not None:
             E = C.transpose(0, 2, 1).reshape(-1, C.shape[1])
@@ -240,10 +242,11 @@ class KernelSystem:
 
     def _solved(self, scaled: Array, noise: float) -> tuple[Array, Array, NDArray]:
         """``q``, its residual, and a factor of ``I + C'KC``, or nearly so."""
-        K = [self.kernels.weighted(self.groups, column) for column in scaled[:, : self.n_cells].T]
-        T, q = self._bent(K), self._down(self.F0)
-        L = cholesky(T, overwrite=not self.kernels.exact)
+        q = self._down(self.F0)
         if self.kernels.exact:
+            K = self._kernels(scaled)
+            T = self._bent(K)
+            L = cholesky(T)
             if self.R is not None:
                 parts = [K[j % len(K)] @ R for j, R in enumerate(self.R.transpose(1, 0, 2))]
                 q -= self._down(np.stack(parts, axis=1))
@@ -252,12 +255,20 @@ class KernelSystem:
             return t, q - T @ t, L
         if self.R is not None:
             q -= self._down(self._seen(self.R, scaled))
-        q, residual, done = refined_solve(
-            lambda q: q + self._down(self._seen(self._up(q), scaled)), L, q, noise, MOST_REFINEMENTS
-        )
-        if not done:
-            raise RoughError("float32 has not the digits for this system.")
-        return q, residual, L
+
+        def operator(q: Array) -> Array:
+            return q + self._down(self._seen(self._up(q), scaled))
+
+        for lag in (LAG, 0.0):
+            L = cholesky(self._bent(self._kernels(scaled, lag)), overwrite=True)
+            t, residual, done = refined_solve(operator, L, q, noise, MOST_REFINEMENTS)
+            if done:
+                return t, residual, L
+        raise RoughError("A factor in float32 does not serve.")
+
+    def _kernels(self, scaled: Array, lag: float = 0.0) -> list[NDArray]:
+        columns = scaled[:, : self.n_cells].T
+        return [self.kernels.weighted(self.groups, column, lag) for column in columns]
 
     def solve(self, eta: Array, noise: float) -> State:
         N, c, r = self.F0.shape
@@ -293,7 +304,8 @@ class KernelSystem:
         G = mixed(state.g[cells].reshape(n, -1, state.g.shape[2]))
         r, size = G.shape[2], float(np.abs(G).max(initial=0.0)) or 1.0
         G = G.reshape(n, -1, d, r) / size  # (cells, outputs of a cell, d, r)
-        U: NDArray = np.zeros((N, m, n, r), np.float64 if self.kernels.exact else np.float32)
+        dtype = np.float64 if state.factor is None else state.factor.dtype
+        U: NDArray = np.zeros((N, m, n, r), dtype)
         C: NDArray = self.C.astype(U.dtype)
         for j in range(c):
             own = np.flatnonzero(cells % self.n_cells == j % self.n_cells)

@@ -19,7 +19,7 @@ LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 LARGE_GRAM = 2e7  # and a float32 Gram matrix
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
-NOT_FOLLOWED = 0.25  # relative change of a token's weight that such a kernel may miss
+MOST_OVER_X = 4  # bytes of tokens' own kernels in float32, over those of X
 
 
 class Workspace:
@@ -239,13 +239,13 @@ class Kernels:
     token's own.
     """
 
-    exact, unit = True, 1.0
+    exact, fine, unit = True, None, 1.0
 
     def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
         self._own: dict[int, Array] = {}
 
-    def weighted(self, groups: Groups, eta: Array) -> Array:
+    def weighted(self, groups: Groups, eta: Array, lag: float = 0.0) -> Array:
         """The kernel of `groups` with weights `eta`, ``(N, N)``."""
         used = np.flatnonzero(eta > 0)
         groups, eta = groups[used], eta[used]
@@ -287,36 +287,36 @@ class Kernels:
 
 
 class NearKernels:
-    """The same in float32, for systems whose solutions are refined.
+    """The same in float32, for systems whose solutions are refined by products with X.
 
     Tokens keep their own kernels as long as there is room; else one kernel follows eta, but not
-    small changes of it.
+    small changes of it. Products are in float32, too, unless they are `fine`.
     """
 
     exact = False
 
     def __init__(self, design: Design) -> None:
-        self.design = design
-        N, most = design.n_samples, CACHE_BYTES // (4 * design.n_samples**2)
-        self.keeps_own = most >= design.n_groups
-        self._own: NDArray[np.float32] = np.empty(
-            (design.n_groups if self.keeps_own else 1, N * N), np.float32
-        )
+        self.design, N = design, design.n_samples
+        room = min(CACHE_BYTES, MOST_OVER_X * design.nbytes) // (4 * N**2)  # kernels
+        self.keeps_own = room >= design.n_groups
+        rows = design.n_groups if self.keeps_own else 1
+        self._own: NDArray[np.float32] = np.empty((rows, N * N), np.float32)
         self._position: dict[int, int] = {}
         self._unit = np.zeros(design.n_groups)
         self._eta = np.zeros(design.n_groups)  # of the kernel that follows
 
-    def on(self, X: LowPrecision, centred: bool) -> NearKernels:
-        """These kernels, with products by the columns `X`."""
-        self.X, self.center, self.unit = X, centred or None, X.unit
+    def on(self, X: LowPrecision, centred: bool, fine: Kernels | None) -> NearKernels:
+        """These kernels, with products by the columns `X`, or by those of `fine`."""
+        self.X, self.center, self.fine = X, centred or None, fine
+        self.unit = X.unit if fine is None else 1.0
         return self
 
-    def weighted(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
-        """About the kernel of `groups` with weights `eta`, ``(N, N)``."""
+    def weighted(self, groups: Groups, eta: Array, lag: float = 0.0) -> NDArray[np.float32]:
+        """The kernel of `groups` with weights `eta`, but for changes up to a relative `lag`."""
         N, wanted = self.design.n_samples, np.zeros(self.design.n_groups)
         wanted[groups] = eta
         if not self.keeps_own:
-            return self._following(wanted).reshape(N, N)
+            return self._following(wanted, lag).reshape(N, N)
         for k in np.flatnonzero(wanted).tolist():
             if k not in self._position:
                 self._position[k] = len(self._position)
@@ -327,9 +327,9 @@ class NearKernels:
         weights = (wanted * self._unit)[known].astype(np.float32)
         return (weights @ self._own[: len(known)]).reshape(N, N)
 
-    def _following(self, wanted: Array) -> NDArray[np.float32]:
+    def _following(self, wanted: Array, lag: float) -> NDArray[np.float32]:
         change = wanted - self._eta
-        change[np.abs(change) <= NOT_FOLLOWED * np.minimum(wanted, self._eta)] = 0.0
+        change[np.abs(change) <= lag * np.minimum(wanted, self._eta)] = 0.0
         if not self._eta.any():
             self._own[:] = 0.0
         for k in np.flatnonzero(change).tolist():
@@ -354,16 +354,22 @@ class NearKernels:
 
     def correlate(self, groups: Groups, V: Array) -> Array:
         """``A_k' V``, ``(groups, d, outputs)``."""
+        if self.fine is not None:
+            return self.fine.correlate(groups, V)
         return self.X.correlate(V)[self._place(groups)]
 
     def predict(self, groups: Groups, Z: Array) -> Array:
         """``sum_k A_k Z_k``, ``(N, outputs)``."""
+        if self.fine is not None:
+            return self.fine.predict(groups, Z)
         whole = np.zeros((len(self.X.groups), *Z.shape[1:]))
         whole[self._place(groups)] = Z
         return self.X.predict(whole)
 
-    def contributions(self, groups: Groups, G: Array) -> NDArray[np.float32]:
+    def contributions(self, groups: Groups, G: Array) -> NDArray:
         """``A_k G_k / unit`` of every group alone, ``(N, groups, r)`` for ``G (groups, d, r)``."""
+        if self.fine is not None:
+            return self.fine.contributions(groups, G)
         U: NDArray[np.float32] = np.empty((len(self.X.A), len(groups), G.shape[2]), np.float32)
         G32 = G.astype(np.float32)
         for j, k in enumerate(groups.tolist()):
