@@ -18,6 +18,8 @@ def kernels(request, monkeypatch):
         monkeypatch.setattr(quadratic_model, "LARGE_SYSTEM", 0)
         monkeypatch.setattr(quadratic_systems, "LARGE_SYSTEM", 0)
         monkeypatch.setattr(Kernels, "keeps_own", lambda *_: False)
+    if request.param == "kept":
+        monkeypatch.setattr(workspace_module, "MOST_OVER_X", 1 << 20)
     if request.param == "followed":
         monkeypatch.setattr(workspace_module, "CACHE_BYTES", 0)
     return request.param
