@@ -176,11 +176,6 @@ def minimise_accelerated(task: Task, at: Point, patience: int = MOST_IDLE) -> tu
     return (best if least < np.inf else at), least <= task.tol or clock.expired
 
 
-def minimise_at_last(task: Task, at: Point) -> tuple[Point, bool]:
-    """Accelerated steps where all other strategies have stalled."""
-    return minimise_accelerated(task, at, patience=10)
-
-
 def _accelerated_step(
     problem: Problem, beta: float, at: Point, lipschitz: float, late: Callable[[], bool]
 ) -> tuple[Point, float] | None:

@@ -142,14 +142,9 @@ class SecondOrderModel:
         problem, groups = self.problem, self.groups
         if problem.loss.quadratic:
             return [self.work.grams.matrix(groups, self.precise)]
-        F, dtype = self.at.F, self._dtype
+        F = self.at.F
         with np.errstate(over="ignore", invalid="ignore"):
-            if dtype == np.float32 and not self._joint and self.work.columns.take(groups):
-                W = problem.weight[:, None] * problem.risk.curvature(F, self.damping)
-                kept = self.work.columns.of(groups)
-                Q = [problem.without_intercept(*kept.gram(groups, w), w.sum()) for w in W.T]
-            else:
-                Q = problem.quadratic(groups, F, self.damping, self._outputs, dtype)
+            Q = problem.quadratic(groups, F, self.damping, self._outputs, self._dtype)
         if not all(np.all(np.isfinite(q)) for q in Q):  # beyond the range of float32
             Q = problem.quadratic(groups, F, self.damping, self._outputs)
         return Q

@@ -215,7 +215,7 @@ def _run(task: Task, at: Point, strategy: str | None) -> Point:
         task.clock.use([name])
         before = at.primal(task.beta)
         if name == "accelerated-gradient" and tried:
-            return proximal_gradient.minimise_at_last(task, at)[0]
+            return proximal_gradient.minimise_accelerated(task, at, patience=10)[0]
         found, done = RUN[name](task, at)
         if found.primal(task.beta) <= before + 1e-12 * abs(before):
             at = found

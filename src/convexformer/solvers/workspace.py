@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..problem import Design, Problem
 from ..problem.arrays import Array, Groups
-from ..problem.designs import CACHED_BYTES, WIDE_TOKEN, product, row_slices, transposed_product
+from ..problem.designs import WIDE_TOKEN, product, row_slices, transposed_product
 from ..problem.stopping import check_stop
 from .block_descent import Selection, Tokens, from_gram
 from .choose import TUNING
@@ -68,30 +68,6 @@ class LowPrecision:
         if self.offset is not None:
             M += self.offset[:, None] * V.sum(axis=0)
         return M.reshape(len(self.groups), self.dim, -1)
-
-    def gram(self, groups: Groups, weight: Array) -> tuple[Array, Array]:
-        """``X' diag(w) X`` and ``X' w`` of the columns X of some of the groups, for ``w >= 0``."""
-        every = np.array_equal(groups, self.groups)
-        columns = self._columns_of(groups)
-        p, top = len(columns), float(weight.max()) or 1.0
-        root = np.sqrt(weight / top).astype(np.float32)[:, None]
-        Q, q = np.zeros((p, p)), np.zeros(p)
-        for rows in row_slices(len(self.A), p, 2 * CACHED_BYTES):
-            A = self.A[rows] if every else np.take(self.A[rows], columns, axis=1)
-            A = A * root[rows]
-            Q += A.T @ A  # BLAS forms only half of a symmetric product
-            q += root[rows, 0] @ A
-        Q *= top * self.unit**2
-        q *= top * self.unit
-        if self.offset is not None:
-            mean = self.offset[columns]
-            Q += np.outer(mean, q) + np.outer(q, mean) + weight.sum() * np.outer(mean, mean)
-            q += weight.sum() * mean
-        return Q, q
-
-    def _columns_of(self, groups: Groups) -> Groups:
-        first = self.dim * np.searchsorted(self.groups, groups)
-        return (first[:, None] + np.arange(self.dim)).ravel()
 
     def contributions(self, G: Array) -> Array:
         """``A_k G_k`` of every group alone, ``(N, groups)`` for ``G (groups, d)``."""
