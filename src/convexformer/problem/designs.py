@@ -1,8 +1,8 @@
-"""Designs: the only code that knows how X is stored.
+"""Designs: the interface to X, whatever way it is stored.
 
 A design is a linear map from coefficients ``Z (groups, d, c)`` to scores ``(N, c)`` and everything
-a solver needs of it. All methods stream over blocks of samples (or of groups) in float64, so that
-float32, masked, strided and memory-mapped arrays are never copied whole.
+a solver needs of it. Products read X in blocks of samples (or of groups) in float64, so that
+float32, masked, strided and memory-mapped arrays are not copied whole.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Design(ABC):
         return len(groups) == self.n_groups
 
     def predict(self, Z: Array, groups: Groups | None = None) -> Array:
-        """Scores ``(N, c)`` of coefficients ``Z (groups, d, c)``; groups of zeros cost nothing."""
+        """Scores ``(N, c)`` of ``Z (groups, d, c)``; groups of zeros may be skipped."""
         if groups is None:
             groups = np.asarray(Z.any(axis=(1, 2))).nonzero()[0]
             if self.prefers_all(groups):
@@ -298,7 +298,7 @@ def _add_square(Q: Array, B: NDArray, A: NDArray, size: float) -> None:
 
 
 def product(A: NDArray, Z: NDArray) -> NDArray:
-    """``A Z``, the fastest way: for a few columns of Z that is together, or else one by one."""
+    """``A Z``: for a few columns in one compiled pass, or without it one by one; else by BLAS."""
     c, transposed = Z.shape[1], not A.flags.c_contiguous
     X, most = (A.T, CORRELATED) if transposed else (A, TOGETHER)
     lies_plain = X.size > 0 and X.flags.c_contiguous and X.flags.aligned

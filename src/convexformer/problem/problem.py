@@ -210,7 +210,7 @@ class Problem:
 
     @lazy
     def beta_max(self) -> float:
-        """Smallest beta at which ``Z = 0`` is optimal; 0 where that is all but rounding."""
+        """Smallest beta at which ``Z = 0`` is optimal; 0 if correlations are rounding errors."""
         if self.conditioned is not None:
             return check_range(self.conditioned.outer_beta(self.conditioned.problem.beta_max))
         if self.as_logistic is not None:
@@ -229,7 +229,7 @@ class Problem:
         return check_range(float(norms.max(initial=0.0)))
 
     def ray(self, V: Array) -> tuple[Array, Array] | None:
-        """Of a squared loss: sums over samples of ``V Y`` and of squares of V over weights.
+        """For a squared loss: ``sum V Y`` and ``sum V^2 / a``, for the dual value of ``s V``.
 
         One of each for every part of the problem that has a norm ball of its own.
         """

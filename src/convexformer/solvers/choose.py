@@ -114,7 +114,7 @@ def choose(
 
 
 def forecasts(problem: Problem, beta: float, at: Point | None = None) -> list[Forecast]:
-    """All strategies that can minimise `problem` at `beta`, the quickest first."""
+    """Strategies worth considering for `problem` at `beta`, the quickest first."""
     if not problem.penalty.euclidean:
         return [Forecast("accelerated-gradient", 0.0)]
     at = problem.null if at is None else at
@@ -159,7 +159,7 @@ def suits(strategy: str, problem: Problem) -> bool:
 
 
 def descends(problem: Problem) -> bool:
-    """Whether block coordinate descent can minimise this problem."""
+    """Whether block coordinate descent is worth a forecast: squared loss, few outputs, d <= N."""
     few = problem.separable or problem.n_outputs <= TUNING.most_outputs  # else by chunks of them
     fits = few and problem.design.dim <= problem.design.n_samples
     return fits and problem.loss.quadratic and problem.penalty.euclidean

@@ -210,7 +210,8 @@ class SecularNewton:
         ``beta * w``: the norm of g on a cell in use.
     beta : float
     bulk : float
-        About the loss at the point of expansion; sizes the second-order part of the model's gap.
+        The loss at the point of expansion, roughly: times (1 - scale)^2, it is the cost of scaling
+        the dual point into the norm ball.
     late : callable
         Whether time is up.
     """

@@ -166,8 +166,9 @@ class KernelSystem:
     r"""Works in sample space: best where used coefficients outnumber samples.
 
     The curvature of sample i is :math:`C_i C_i^\top`, ``C (N, c, m)``: the root of a weight for one
-    output, :func:`softmax_root` for a softmax. With the dual point r and the scores f0 of the point
-    of expansion :math:`v = r + C q`, :math:`(I + C^\top K C)\, q = C^\top (f_0 - K r)` and
+    output, :func:`softmax_root` for a softmax. Let r and f0 be dual point and scores at the point
+    of expansion. The new dual point is :math:`v = r + C q`, where
+    :math:`(I + C^\top K C)\, q = C^\top (f_0 - K r)` and
     :math:`K = \sum_k \eta_k X_k X_k^\top / \beta`, block-diagonal over outputs: no division by a
     curvature that may vanish. An intercept projects the directions :math:`C^\top 1` out on both
     sides. Outputs with the same curvature and the same eta share one factor.

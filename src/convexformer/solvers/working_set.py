@@ -129,8 +129,9 @@ def rounds(
 def _is_good_start(task: Task, at: Point, made: Round) -> bool:
     """Whether Newton's method had better start where slow steps have led.
 
-    As a rule too many groups are in use there, unless the end is near, or there are no more than
-    where the round began. Losses but the squared one take no stages from there.
+    Usually too many groups are in use after slow steps. Not so if the gap is small, or if no more
+    groups are in use than at the beginning of the round. For other losses than the squared one and
+    Huber's, Newton's method starts from any point.
     """
     n_used, n_before = (int(Z.any(axis=(1, 2)).sum()) for Z in (made.best, made.Z0))
     loss, near = task.problem.loss, made.least < 0.2 * made.value

@@ -17,7 +17,7 @@ from .choose import TUNING
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
-LARGE_GRAM = 2e7  # and a float32 Gram matrix
+LARGE_GRAM = 2e7  # multiply-adds from which a Gram matrix may be formed in float32
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 MOST_OVER_X = 4  # bytes of tokens' own kernels in float32, over those of X
 
@@ -263,10 +263,10 @@ class Kernels:
 
 
 class NearKernels:
-    """The same in float32, for systems whose solutions are refined by products with X.
+    """`Kernels` in float32, for systems whose solutions are refined by products with X.
 
-    Tokens keep their own kernels as long as there is room; else one kernel follows eta, but not
-    small changes of it. Products are in float32, too, unless they are `fine`.
+    If memory allows, every token keeps its kernel; else there is one weighted sum, updated only for
+    tokens whose eta changed much. Products are in float32, too, unless they are `fine`.
     """
 
     exact = False
