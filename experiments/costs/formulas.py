@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from convexformer import nn
 
 from ..lab import Record, read_config
+from ..layers import ConvexLayer
 
 NAMES = {"n": "tokens", "d": "dim", "h": "heads", "c": "outputs", "m": "hidden"}
 TABLE = read_config(__file__, "table.toml")["models"]
@@ -105,7 +106,7 @@ def models(n: int, d: int, h: int, c: int, m: int) -> Iterator[Module]:
     directions, thresholds = torch.zeros(h, n, d), torch.zeros(h)
     yield nn.SoftmaxAttention(d, c, h)
     yield nn.SimplexAttention(n, d, c, h)
-    yield nn.ConvexLayer(n, d, c)
+    yield ConvexLayer(n, d, c)
     yield TransformerBlock(d, h, c, m)
     yield nn.GatedFCN(directions, thresholds, c, gate_of_head=torch.arange(h))
     yield nn.GatedLayer(n, d, c, outputs="vector", directions=directions, thresholds=thresholds)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from convexformer import nn as layers
 
 from ..lab import Record, columns, picked
+from ..layers import ConvexLayer
 from ..training import Point, Trainer
 from .data import WATCHED, Lesson, Part
 
@@ -69,7 +70,7 @@ def make(student: Student, part: Part) -> nn.Module:
         kind: Any = layers.SimplexAttention if m == 1 else layers.SequenceAttention
         return kind(n, d, c, student.heads, intercept=True)
     if student.kind == "convex":
-        return layers.ConvexLayer(n, d, m * c, intercept=True)
+        return ConvexLayer(n, d, m * c, intercept=True)
     if student.kind == "perceptron":
         hidden = max(d, HIDDEN)
         return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, c))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from experiments.layers import ConvexLayer
 from torch.utils.data import DataLoader, TensorDataset
 
 from convexformer.nn import (
-    ConvexLayer,
     GatedLayer,
     GatedTransformer,
     GatedTransformerConfig,

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from experiments.layers import ConvexLayer
 from scipy.special import softmax
 from tests.raw import LOSSES, Raw
 
 from convexformer.nn import (
-    ConvexLayer,
     GatedFCN,
     SequenceAttention,
     SimplexAttention,

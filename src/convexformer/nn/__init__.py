@@ -2,8 +2,8 @@
 
 None of the paper's networks is convex in its weights (``is_convex`` is False); their training
 problems have convex equivalents, which `convexformer.problem` states and `convexformer.solvers`
-solves. :class:`ConvexLayer` is such a program itself, and so is :class:`GatedLayer` on fixed
-inputs. A stack of them, :class:`GatedTransformer`, is not.
+solves. :class:`GatedLayer` on fixed inputs is such a program itself. A stack of them,
+:class:`GatedTransformer`, is not.
 """
 
 try:
@@ -17,13 +17,12 @@ from ._attention import SoftmaxAttention
 from ._losses import total_loss
 from ._network import Network, load_network
 from ._simplex import GatedFCN, SequenceAttention, SimplexAttention, project_simplex
-from .layers import ConvexLayer, GatedLayer
+from .layers import GatedLayer
 from .proximal_adam import ProximalAdam, prox_group_norm
 from .recover import network_of, to_network, to_sequence_network
 from .transformer import GatedTransformer, GatedTransformerConfig
 
 __all__ = [
-    "ConvexLayer",
     "GatedFCN",
     "GatedLayer",
     "GatedTransformer",
