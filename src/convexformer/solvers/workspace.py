@@ -313,7 +313,7 @@ class NearKernels:
             A = self._token(k) * np.float32(self.X.unit * np.sqrt(abs(change[k])))
             K = (A @ A.T).reshape(1, -1)
             self._own += K if change[k] > 0 else -K
-        self._eta += change
+            self._eta[k] += change[k]
         return self._own
 
     def _token(self, k: int) -> NDArray[np.float32]:
