@@ -265,7 +265,8 @@ class SecularNewton:
 
     def _point(self, eta: Array) -> _Point:
         check_stop()
-        states = [system.solve(eta, self.accuracy) for system in self.systems]
+        accuracy = {True: self.accuracy, False: self.noise}
+        states = [system.solve(eta, accuracy[system.strict]) for system in self.systems]
         value = sum(state.value for state in states)
         value += 0.5 * self.beta * float((self.radius / self.beta) ** 2 @ eta)
         sizes, norms = (np.sqrt(sum(state.squares[i] for state in states)) for i in (0, 1))

@@ -52,6 +52,7 @@ class System(Protocol):
     """A quadratic form whose coefficients fall into cells of equal size."""
 
     rounding: float  # relative, of values
+    strict: bool  # whether correlations are as precise as a solution only
 
     def solve(self, eta: Array, noise: float) -> State:
         """Everything at `eta`, with a value that may be off by `noise`."""
@@ -78,7 +79,8 @@ class GramSystem:
     def __init__(
         self, Q: Array, B: Array, n_cells: int, beta: float, precise: bool = False
     ) -> None:
-        self.Q, self.B, self.beta, self.precise, self.rounding = Q, B, beta, precise, ROUNDING
+        self.Q, self.B, self.beta, self.precise = Q, B, beta, precise
+        self.rounding, self.strict = ROUNDING, False
         self.n_cells, self.size = n_cells, len(Q) // n_cells
 
     def solve(self, eta: Array, noise: float) -> State:
@@ -200,7 +202,7 @@ class KernelSystem:
         self.kernels, self.groups, self.beta = kernels, groups, beta
         self.C, self.R, self.F0, self.n_cells = C, R, F0, n_cells
         fine = kernels.exact or kernels.fine is not None
-        self.rounding = ROUNDING if fine else 1e-7
+        self.rounding, self.strict = (ROUNDING, True) if fine else (1e-7, False)
         self.unit = None
         if kernels.center is not None:
             E = C.transpose(0, 2, 1).reshape(-1, C.shape[1])
