@@ -170,7 +170,9 @@ def bounded_quadratic(A: Array, b: Array, lower: Array) -> Array:
     # Unit diagonal, and a ridge for directions in which A is flat (duplicated tokens).
     scale = np.sqrt(np.maximum(np.diagonal(A), 0.0))
     scale[scale == 0] = 1.0
-    A = A / scale / scale[:, None]
+    check_stop()
+    A = A / scale
+    A /= scale[:, None]
     A.flat[:: len(A) + 1] += 1e-13 * (1 + len(A))
     return np.maximum(_pivot(A, b / scale, lower * scale) / scale, lower)
 

@@ -51,7 +51,8 @@ def _minimise(task: Task, at: Point) -> Point:
     damping, before = 1.0, np.inf
     best, least, progress = at, np.inf, Progress()
     # A squared loss comes down in stages of beta, and others where a first step goes too far.
-    leaps = not problem.loss.quadratic and beta > 1e-8 * problem.beta_max
+    few = np.count_nonzero(at.norms > beta) <= 1000  # cells, and so large is a Hessian
+    leaps = few and not problem.loss.quadratic and beta > 1e-8 * problem.beta_max
     stage = beta if leaps else np.inf
     while True:
         # 1. Certify the point, and end or begin a stage.

@@ -280,9 +280,9 @@ class SecularNewton:
         cells = np.flatnonzero((at.eta > 0) | (at.norms > self.radius))
         if not len(cells):
             return None
-        A = np.zeros((len(cells), len(cells)))
-        for system, state in zip(self.systems, at.states, strict=True):
-            A += system.curvature(state, cells)
+        pairs = zip(self.systems, at.states, strict=True)
+        parts = [system.curvature(state, cells) for system, state in pairs]
+        A = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
         norms, radius, eta = at.norms[cells], self.radius[cells], at.eta[cells]
         # Newton on 1/||g|| = 1/radius, nearly linear in eta; else on the slope itself.
         rational = self.beta * norms**2 * (norms / radius - 1.0)
