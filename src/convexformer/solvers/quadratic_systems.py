@@ -52,7 +52,7 @@ class System(Protocol):
     """A quadratic form whose coefficients fall into cells of equal size."""
 
     rounding: float  # relative, of values
-    strict: bool  # whether correlations are as precise as a solution only
+    strict: bool  # whether an inexact solution makes correlations inexact
 
     def solve(self, eta: Array, noise: float) -> State:
         """Everything at `eta`, with a value that may be off by `noise`."""
@@ -263,10 +263,11 @@ class KernelSystem:
             return q + self._down(self._seen(self._up(q), scaled))
 
         for lag in (LAG, 0.0):
-            L = cholesky(self._bent(self._kernels(scaled, lag)), overwrite=True)
-            t, residual, done = refined_solve(operator, L, q, noise, MOST_REFINEMENTS)
-            if done:
-                return t, residual, L
+            with suppress(LinAlgError):
+                L = cholesky(self._bent(self._kernels(scaled, lag)), overwrite=True)
+                t, residual, done = refined_solve(operator, L, q, noise, MOST_REFINEMENTS)
+                if done:
+                    return t, residual, L
         raise RoughError("A factor in float32 does not serve.")
 
     def _kernels(self, scaled: Array, lag: float = 0.0) -> list[NDArray]:

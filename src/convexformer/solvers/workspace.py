@@ -304,10 +304,10 @@ class NearKernels:
         return (weights @ self._own[: len(known)]).reshape(N, N)
 
     def _following(self, wanted: Array, lag: float) -> NDArray[np.float32]:
+        if not np.isin(np.flatnonzero(self._eta), self.X.groups).all() or not self._eta.any():
+            self._own[:], self._eta[:] = 0.0, 0.0  # a token that left cannot be taken off
         change = wanted - self._eta
         change[np.abs(change) <= lag * np.minimum(wanted, self._eta)] = 0.0
-        if not self._eta.any():
-            self._own[:] = 0.0
         for k in np.flatnonzero(change).tolist():
             check_stop()
             A = self._token(k) * np.float32(self.X.unit * np.sqrt(abs(change[k])))
