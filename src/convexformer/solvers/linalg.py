@@ -97,13 +97,15 @@ def refined_solve(
     right: Array,
     accuracy: float,
     most: int = 40,
+    relative: float = 1e300,
 ) -> tuple[Array, Array, bool]:
     """Solve ``operator(q) = right`` by conjugate gradients with the factor `L` as preconditioner.
 
     Where `L` factorises the operator itself this is iterative refinement and ends after a step or
     two; where it is a float32 factor of a nearby matrix it takes more, up to `most`. It ends when
-    rounding allows no more, or when the quadratic form is within `accuracy` of its minimum. Returns
-    the solution, its residual, and whether either was reached.
+    rounding allows no more, or when the quadratic form is within `accuracy` of its minimum and the
+    residual below `relative` times the solution. Returns the solution, its residual, and whether either
+    was reached.
     """
 
     def precondition(r: Array) -> Array:
@@ -118,7 +120,8 @@ def refined_solve(
     for _ in range(most):
         check_stop()
         length = np.linalg.norm(r, axis=0)
-        if rho.sum() <= accuracy or np.all(length <= limit):
+        near = rho.sum() <= accuracy and np.all(length <= relative * np.linalg.norm(q, axis=0))
+        if near or np.all(length <= limit):
             return q, r, True
         Ap = operator(p)
         slope = np.sum(p * Ap, axis=0)

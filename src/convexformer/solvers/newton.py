@@ -73,7 +73,7 @@ def _minimise(task: Task, at: Point) -> Point:
             return best
         far = stage_gap > STAGE_GAP and not problem.loss.quadratic
         grows = far or (problem.loss.quadratic and stage_gap > 1e-4)  # the working set, still
-        precise, before = stage_gap > (0.9 if grows else 0.5) * before, stage_gap
+        precise, before = not grows and stage_gap > 0.5 * before, stage_gap
         clock.n_iter += 1
         floor = 0.3 * tol if stage == beta else 0.3 * STAGE_GAP
         worth = at.primal(stage)

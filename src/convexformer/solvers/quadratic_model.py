@@ -62,7 +62,6 @@ class SecondOrderModel:
         self.problem, self.beta, self.work = self.task.problem, self.task.beta, self.task.work
         self.groups: Groups = np.flatnonzero(np.any(self.working, axis=1))
         self.cells = self.working[self.groups]
-        self.fine = self.problem.n_outputs == 1 or not self.problem.loss.quadratic
         if self._in_samples:  # where every cell of a group costs the same
             self.cells = np.ones_like(self.cells)
 
@@ -83,12 +82,12 @@ class SecondOrderModel:
             newton = SecularNewton(self._systems(), radius, self.beta, self.at.loss, late)
             return newton.minimise(eta, target)
 
-        while True:
-            try:
-                Z[groups] = self._unpack(minimised())
-                return Z
-            except RoughError:  # then with products in float64, then with factors
-                self.fine, self.precise = True, self.fine
+        try:
+            Z[groups] = self._unpack(minimised())
+        except RoughError:
+            self.precise = True
+            Z[groups] = self._unpack(minimised())
+        return Z
 
     @property
     def _n_coefficients(self) -> int:
@@ -160,33 +159,32 @@ class SecondOrderModel:
 
     def _kernel_systems(self) -> list[System]:
         problem, at, n_cells = self.problem, self.at, self.cells.shape[1]
-        H = problem.risk.curvature(at.F, self.damping)
+        H, weight = problem.risk.curvature(at.F, self.damping), problem.weight[:, None, None]
+        whole = at.V, at.S, at.M[self.groups], at.Z[self.groups]
         if self._joint:
-            C = np.sqrt(problem.weight[:, None, None]) * softmax_root(H)
-            parts: list[tuple[Array, Array | None, Array]]
-            parts = [(C, at.V[:, :, None], at.S[:, :, None])]
+            parts = [(np.sqrt(weight) * softmax_root(H), tuple(A[..., None] for A in whole))]
         else:
-            n_cells, root = 1, np.sqrt(problem.weight[:, None] * H)[:, None, :]
-            V, S = at.V[:, None, :], at.S[:, None, :]
-            if problem.loss.quadratic:
-                parts = [(root[:, :, :1], None, S + problem.risk.unweighted(at.V)[:, None, :])]
-            else:  # every output has curvatures of its own
-                columns = [slice(j, j + 1) for j in range(problem.n_outputs)]
-                parts = [(root[:, :, j], V[:, :, j], S[:, :, j]) for j in columns]
+            n_cells, root = 1, np.sqrt(weight * H[:, :, None])
+            # Only a squared loss has one curvature for all outputs.
+            width = problem.n_outputs if problem.loss.quadratic else 1
+            outputs = [slice(j, j + width) for j in range(0, problem.n_outputs, width)]
+            parts = [
+                (root[:, j.start : j.start + 1], tuple(A[..., None, j] for A in whole))
+                for j in outputs
+            ]
         kernels, groups, beta = self._kernels, self.groups, self.beta
         return [KernelSystem(kernels, groups, *part, n_cells, beta) for part in parts]
 
     @property
     def _kernels(self) -> Kernels | NearKernels:
-        """In float32 where that will do; products, too, for outputs that share a factor."""
+        """In float32 where that will do."""
         work, problem, N = self.work, self.problem, self.problem.design.n_samples
         exact = self.precise or self._joint or N <= LARGE_SYSTEM
         if exact or work.kernels.keeps_own(len(self.groups)) or not work.columns.take(self.groups):
             return work.kernels
         if work.near_kernels is None:
             work.near_kernels = NearKernels(problem.design)
-        X, fine = work.columns.of(self.groups), work.kernels if self.fine else None
-        return work.near_kernels.on(X, problem.intercept, fine)
+        return work.near_kernels.on(work.columns.of(self.groups), problem.intercept)
 
 
 @dataclass
@@ -229,9 +227,7 @@ class SecularNewton:
 
     def minimise(self, eta: Array, target: float, max_iter: int = 100) -> Array:
         """Coefficients ``(cells, size, outputs)`` whose model gap is below `target`, or nearly."""
-        # Correlations are off by the root of what the quadratic form is off by.
         self.noise = NOISE * target
-        self.accuracy = 0.01 * target * target / max(self.bulk, target)
         self.rounding = max(system.rounding for system in self.systems)
         try:
             at = self._point(eta)
@@ -265,8 +261,7 @@ class SecularNewton:
 
     def _point(self, eta: Array) -> _Point:
         check_stop()
-        accuracy = {True: self.accuracy, False: self.noise}
-        states = [system.solve(eta, accuracy[system.strict]) for system in self.systems]
+        states = [system.solve(eta, self.noise) for system in self.systems]
         value = sum(state.value for state in states)
         value += 0.5 * self.beta * float((self.radius / self.beta) ** 2 @ eta)
         sizes, norms = (np.sqrt(sum(state.squares[i] for state in states)) for i in (0, 1))

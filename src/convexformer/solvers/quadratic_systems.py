@@ -22,8 +22,9 @@ Cells = NDArray[np.intp]
 
 LARGE_SYSTEM = 400  # unknowns from which factors are in float32, and solutions refined
 LEAST_MIXES = 24  # outputs of a Hessian; many outputs are mixed at random to an eighth of them
-LAG = 0.1  # relative change of eta that a factor in float32 may miss
-MOST_REFINEMENTS = 10  # steps of conjugate gradients with a kernel in float32
+MOST_REFINEMENTS = 200  # steps of conjugate gradients with a kernel in float32
+RESIDUAL = 1e-3  # relative, of such steps: it goes into the next dual point as it is
+ROUGH = 1e-7  # relative rounding of values from products in float32
 
 
 class RoughError(Exception):
@@ -52,7 +53,6 @@ class System(Protocol):
     """A quadratic form whose coefficients fall into cells of equal size."""
 
     rounding: float  # relative, of values
-    strict: bool  # whether an inexact solution makes correlations inexact
 
     def solve(self, eta: Array, noise: float) -> State:
         """Everything at `eta`, with a value that may be off by `noise`."""
@@ -80,7 +80,7 @@ class GramSystem:
         self, Q: Array, B: Array, n_cells: int, beta: float, precise: bool = False
     ) -> None:
         self.Q, self.B, self.beta, self.precise = Q, B, beta, precise
-        self.rounding, self.strict = ROUNDING, False
+        self.rounding = ROUNDING
         self.n_cells, self.size = n_cells, len(Q) // n_cells
 
     def solve(self, eta: Array, noise: float) -> State:
@@ -168,22 +168,23 @@ class KernelSystem:
     r"""Works in sample space: best where used coefficients outnumber samples.
 
     The curvature of sample i is :math:`C_i C_i^\top`, ``C (N, c, m)``: the root of a weight for one
-    output, :func:`softmax_root` for a softmax. Let r and f0 be dual point and scores at the point
-    of expansion. The new dual point is :math:`v = r + C q`, where
-    :math:`(I + C^\top K C)\, q = C^\top (f_0 - K r)` and
+    output, :func:`softmax_root` for a softmax. Let r, :math:`g_0 = X^\top r` and :math:`X z_0` be
+    dual point, correlations and scores at the point of expansion. The new dual point is
+    :math:`v = r + C q`, where :math:`(I + C^\top K C)\, q = C^\top (X z_0 - K r)` and
     :math:`K = \sum_k \eta_k X_k X_k^\top / \beta`, block-diagonal over outputs: no division by a
     curvature that may vanish. An intercept projects the directions :math:`C^\top 1` out on both
     sides. Outputs with the same curvature and the same eta share one factor.
+
+    A large kernel is in float32 and not of this eta: its factor preconditions conjugate gradients,
+    and :math:`K r = X \eta g_0 / \beta` is a product with X.
 
     Parameters
     ----------
     kernels : Kernels or NearKernels
     groups : ndarray of int
     C : ndarray of shape (N, c, m)
-    R : ndarray of shape (N, c, r), optional
-        Zero if not given, as a squared loss allows.
-    F0 : ndarray of shape (N, c, r)
-        Of r outputs that share C.
+    at : tuple of ndarrays (N, c, r), (N, c, r), (groups, d, c, r), (groups, d, c, r)
+        Dual point, scores, correlations and coefficients of r outputs that share C.
     n_cells : int
         Cells of a group: 1 or c.
     beta : float
@@ -194,15 +195,14 @@ class KernelSystem:
         kernels: Kernels | NearKernels,
         groups: Groups,
         C: Array,
-        R: Array | None,
-        F0: Array,
+        at: tuple[Array, Array, Array, Array],
         n_cells: int,
         beta: float,
     ) -> None:
-        self.kernels, self.groups, self.beta = kernels, groups, beta
-        self.C, self.R, self.F0, self.n_cells = C, R, F0, n_cells
-        fine = kernels.exact or kernels.fine is not None
-        self.rounding, self.strict = (ROUNDING, True) if fine else (1e-7, False)
+        self.kernels, self.groups, self.beta, self.n_cells = kernels, groups, beta, n_cells
+        self.C, (self.R, self.S0, self.G0, self.Z0) = C, at
+        self.rounding = ROUNDING if kernels.exact else ROUGH
+        self.L: NDArray | None = None
         self.unit = None
         if kernels.center is not None:
             E = C.transpose(0, 2, 1).reshape(-1, C.shape[1])
@@ -219,8 +219,15 @@ class KernelSystem:
         N, _, m = self.C.shape
         return np.einsum("ilm,imr->ilr", self.C, q.reshape(N, m, -1))
 
-    def _bent(self, K: list[NDArray]) -> NDArray:
-        """``I + C'KC``, for a kernel of all outputs or one of each, in the precision of `K`."""
+    def _correlate(self, V: Array) -> Array:
+        return self.kernels.correlate(self.groups, V.reshape(len(V), -1)).reshape(self.Z0.shape)
+
+    def _predict(self, Z: Array) -> Array:
+        flat = Z.reshape(*Z.shape[:2], -1)
+        return self.kernels.predict(self.groups, flat).reshape(self.S0.shape)
+
+    def _factor(self, K: list[NDArray]) -> tuple[NDArray, NDArray]:
+        """``I + C'KC``, for a kernel of all outputs or one of each, and its factor."""
         N, c, m = self.C.shape
         T: NDArray = np.zeros((N * m, N * m), K[0].dtype)
         for outputs, kernel in zip(np.split(np.arange(c), len(K)), K, strict=True):
@@ -230,77 +237,70 @@ class KernelSystem:
             T += part.reshape(N * m, N * m)
         T = project_both(T, None if self.unit is None else self.unit.astype(T.dtype))
         T[np.diag_indices_from(T)] += 1.0
-        return T
+        return T, cholesky(T, overwrite=not self.kernels.exact)
 
-    def _seen(self, V: Array, scaled: Array) -> Array:
-        """``K V``, ``(N, c, r)``, by two products with X."""
-        used = np.flatnonzero(scaled.any(axis=1))
-        groups, (N, c, r) = self.groups[used], V.shape
-        g = self.kernels.correlate(groups, V.reshape(N, -1)).reshape(*self._shape(used), c, r)
-        z = scaled[used][:, None, :, None] * g
-        return self.kernels.predict(groups, z.reshape(*self._shape(used), -1)).reshape(V.shape)
+    def _solved_exactly(self, scaled: Array) -> tuple[Array, Array]:
+        """``q``, and what the new scores lack of those at the point of expansion."""
+        K = [self.kernels.weighted(self.groups, own) for own in scaled[:, : self.n_cells].T]
 
-    def _shape(self, groups: Groups) -> tuple[int, int]:
-        return len(groups), self.kernels.design.dim
+        def seen(V: Array) -> Array:
+            parts = [K[j % len(K)] @ one for j, one in enumerate(V.transpose(1, 0, 2))]
+            return self.S0 - np.stack(parts, axis=1)
 
-    def _solved(self, scaled: Array, noise: float) -> tuple[Array, Array, NDArray]:
-        """``q``, its residual, and a factor of ``I + C'KC``, or nearly so."""
-        q = self._down(self.F0)
-        if self.kernels.exact:
-            K = self._kernels(scaled)
-            T = self._bent(K)
-            L = cholesky(T)
-            if self.R is not None:
-                parts = [K[j % len(K)] @ R for j, R in enumerate(self.R.transpose(1, 0, 2))]
-                q -= self._down(np.stack(parts, axis=1))
-            t = solved(L, q)
-            t = project(t + solved(L, q - T @ t), self.unit)
-            return t, q - T @ t, L
-        if self.R is not None:
-            q -= self._down(self._seen(self.R, scaled))
+        T, self.L = self._factor(K)
+        right = self._down(seen(self.R))
+        q = solved(self.L, right)
+        q = project(q + solved(self.L, right - T @ q), self.unit)
+        return q, seen(self.R + self._up(q))
+
+    def _solved_nearly(self, scaled: Array, noise: float) -> Array:
+        """``q``, by products with X."""
+        kernels, eta, wide = self.kernels, scaled[:, 0], scaled[:, None, :, None]
+        assert isinstance(kernels, NearKernels)
+        right = self._down(self._predict(self.Z0 - wide * self.G0))
 
         def operator(q: Array) -> Array:
-            return q + self._down(self._seen(self._up(q), scaled))
+            return q + self._down(self._predict(wide * self._correlate(self._up(q))))
 
-        for lag in (LAG, 0.0):
+        most = kernels.patience(self.groups, eta)
+        if kernels.products >= most:
+            self.L = None
+        elif self.L is None and kernels.last is not None:
             with suppress(LinAlgError):
-                L = cholesky(self._bent(self._kernels(scaled, lag)), overwrite=True)
-                t, residual, done = refined_solve(operator, L, q, noise, MOST_REFINEMENTS)
+                self.L = self._factor([kernels.last])[1]
+        for patience in (most, MOST_REFINEMENTS):
+            if self.L is None:
+                with suppress(LinAlgError):
+                    self.L = self._factor([kernels.weighted(self.groups, eta)])[1]
+            if self.L is not None:
+                q, _, done = refined_solve(operator, self.L, right, noise, patience, RESIDUAL)
                 if done:
-                    return t, residual, L
+                    return q
+            self.L = None
         raise RoughError("A factor in float32 does not serve.")
 
-    def _kernels(self, scaled: Array, lag: float = 0.0) -> list[NDArray]:
-        columns = scaled[:, : self.n_cells].T
-        return [self.kernels.weighted(self.groups, column, lag) for column in columns]
-
     def solve(self, eta: Array, noise: float) -> State:
-        N, c, r = self.F0.shape
+        c = self.C.shape[1]
         scaled = np.broadcast_to(eta.reshape(-1, self.n_cells), (len(self.groups), c)) / self.beta
-        L: NDArray | None = None
-        if scaled.any():
-            q, residual, L = self._solved(scaled, noise)
+        lacking, exact = self.S0, self.kernels.exact or not scaled.any()
+        if not scaled.any():
+            self.L, q = None, self._down(self.S0)
+        elif exact:
+            q, lacking = self._solved_exactly(scaled)
         else:
-            q = self._down(self.F0)
-            residual = np.zeros_like(q)
-        V = self._up(q) if self.R is None else self.R + self._up(q)
-        g = self.kernels.correlate(self.groups, V.reshape(N, -1))
-        g = g.reshape(*self._shape(self.groups), c, r)
+            q = self._solved_nearly(scaled, noise)
+        g = self.G0 + self._correlate(self._up(q))
         z = scaled[:, None, :, None] * g
-        value = 0.5 * np.sum(z * g)
-        if self.R is None:
-            bent = q + residual
-        else:  # of z: an error of q counts twice over
-            F = self.kernels.predict(self.groups, z.reshape(*self._shape(self.groups), -1))
-            F = self.F0 - F.reshape(V.shape)
-            bent = self._down(F)
-            value += np.sum(self.R * F)
-        value += 0.5 * np.sum(bent * bent)
+        if not exact:
+            lacking = self._predict(self.Z0 - z)
+        bent = self._down(lacking)  # q, but of z: an error of q counts twice over
+        value = 0.5 * np.sum(z * g) + np.sum(self.R * lacking) + 0.5 * np.sum(bent * bent)
         missed = 0.5 * float(np.sum((bent - q) ** 2))
         z, g = (
-            np.ascontiguousarray(u.transpose(0, 2, 1, 3)).reshape(len(eta), -1, r) for u in (z, g)
+            np.ascontiguousarray(u.transpose(0, 2, 1, 3)).reshape(len(eta), -1, u.shape[3])
+            for u in (z, g)
         )
-        return State.of(float(value), z, g, L, missed)
+        return State.of(float(value), z, g, self.L, missed)
 
     def curvature(self, state: State, cells: Cells) -> Array:
         """``A = U' (I + C'KC)^-1 U`` with ``u_k = C'X_k g_k``."""

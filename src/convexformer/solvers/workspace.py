@@ -6,20 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import get_blas_funcs
 
 from ..problem import Design, Problem
 from ..problem.arrays import Array, Groups
 from ..problem.designs import WIDE_TOKEN, product, row_slices, transposed_product
 from ..problem.stopping import check_stop
 from .block_descent import Selection, Tokens, from_gram
-from .choose import TUNING
+from .choose import TUNING, read_seconds
 
 CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 LARGE_GRAM = 2e7  # multiply-adds from which a Gram matrix may be formed in float32
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
-MOST_OVER_X = 4  # bytes of tokens' own kernels in float32, over those of X
+LAG = 0.1  # relative change of eta that a kernel in float32 may miss
+LEAST_PATIENCE = 6  # products before a kernel in float32 is brought up to date
 
 
 class Workspace:
@@ -215,13 +217,13 @@ class Kernels:
     token's own.
     """
 
-    exact, fine, unit = True, None, 1.0
+    exact, unit = True, 1.0
 
     def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
         self._own: dict[int, Array] = {}
 
-    def weighted(self, groups: Groups, eta: Array, lag: float = 0.0) -> Array:
+    def weighted(self, groups: Groups, eta: Array) -> Array:
         """The kernel of `groups` with weights `eta`, ``(N, N)``."""
         used = np.flatnonzero(eta > 0)
         groups, eta = groups[used], eta[used]
@@ -263,58 +265,63 @@ class Kernels:
 
 
 class NearKernels:
-    """`Kernels` in float32, for systems whose solutions are refined by products with X.
+    """A kernel of float32 columns that is only brought up to date when it pays.
 
-    If memory allows, every token keeps its kernel; else there is one weighted sum, updated only for
-    tokens whose eta changed much. Products are in float32, too, unless they are `fine`.
+    Its factor preconditions products with the columns, which are of changes, so that float32 has
+    digits enough.
     """
 
     exact = False
 
     def __init__(self, design: Design) -> None:
         self.design, N = design, design.n_samples
-        room = min(CACHE_BYTES, MOST_OVER_X * design.nbytes) // (4 * N**2)  # kernels
-        self.keeps_own = room >= design.n_groups
-        rows = design.n_groups if self.keeps_own else 1
-        self._own: NDArray[np.float32] = np.empty((rows, N * N), np.float32)
-        self._position: dict[int, int] = {}
-        self._unit = np.zeros(design.n_groups)
-        self._eta = np.zeros(design.n_groups)  # of the kernel that follows
+        self._K: NDArray[np.float32] = np.zeros((N, N), np.float32, order="F")
+        self._eta = np.zeros(design.n_groups)
+        self.products = 0  # with the columns, since the last update
 
-    def on(self, X: LowPrecision, centred: bool, fine: Kernels | None) -> NearKernels:
-        """These kernels, with products by the columns `X`, or by those of `fine`."""
-        self.X, self.center, self.fine = X, centred or None, fine
-        self.unit = X.unit if fine is None else 1.0
+    def on(self, X: LowPrecision, centred: bool) -> NearKernels:
+        """These kernels, with products by the columns `X`."""
+        self.X, self.center, self.unit = X, centred or None, X.unit
         return self
 
-    def weighted(self, groups: Groups, eta: Array, lag: float = 0.0) -> NDArray[np.float32]:
-        """The kernel of `groups` with weights `eta`, but for changes up to a relative `lag`."""
-        N, wanted = self.design.n_samples, np.zeros(self.design.n_groups)
-        wanted[groups] = eta
-        if not self.keeps_own:
-            return self._following(wanted, lag).reshape(N, N)
-        for k in np.flatnonzero(wanted).tolist():
-            if k not in self._position:
-                self._position[k] = len(self._position)
-                A = self._token(k)
-                np.matmul(A, A.T, out=self._own[self._position[k]].reshape(N, N))
-                self._unit[k] = self.X.unit**2
-        known = np.array(list(self._position), dtype=np.intp)
-        weights = (wanted * self._unit)[known].astype(np.float32)
-        return (weights @ self._own[: len(known)]).reshape(N, N)
-
-    def _following(self, wanted: Array, lag: float) -> NDArray[np.float32]:
+    def weighted(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
+        """The kernel of `groups` with weights `eta`, but for small changes since the last call."""
+        N, self.products = self.design.n_samples, 0
         if not np.isin(np.flatnonzero(self._eta), self.X.groups).all() or not self._eta.any():
-            self._own[:], self._eta[:] = 0.0, 0.0  # a token that left cannot be taken off
+            self._K[:], self._eta[:] = 0.0, 0.0  # a token that left cannot be taken off
+        change, moved = self._moved(groups, eta)
+        add = get_blas_funcs("syrk", dtype=np.float32)  # to one half, in place
+        for sign in (1.0, -1.0):
+            own = np.flatnonzero(moved & (sign * change > 0))
+            for part in row_slices(len(own), N * self.design.dim):
+                roots = np.sqrt(np.abs(change[own[part]])).astype(np.float32)
+                tokens = zip(roots, own[part].tolist(), strict=True)
+                B = np.concatenate([root * self._token(k) for root, k in tokens], axis=1)
+                size = sign * self.unit**2
+                self._K = add(size, B.T, beta=1.0, c=self._K, trans=1, lower=1, overwrite_c=1)
+        self._eta[moved] += change[moved]
+        for rows in row_slices(N, N):
+            upper = np.arange(N) > np.arange(N)[rows, None]
+            np.copyto(self._K[rows], self._K[:, rows].T, where=upper)
+        return self._K
+
+    @property
+    def last(self) -> NDArray[np.float32] | None:
+        """The kernel as it was last brought up to date, if these columns are all of it."""
+        known = self._eta.any() and np.isin(np.flatnonzero(self._eta), self.X.groups).all()
+        return self._K if known else None
+
+    def patience(self, groups: Groups, eta: Array) -> int:
+        """How many products with columns take as long as an update."""
+        N, moved = self.design.n_samples, np.count_nonzero(self._moved(groups, eta)[1])
+        update = (N * N * moved * self.design.dim / 2 + N**3 / 3) / TUNING.speed32
+        return max(LEAST_PATIENCE, int(update / (2 * read_seconds(self.X.A.nbytes))))
+
+    def _moved(self, groups: Groups, eta: Array) -> tuple[Array, NDArray[np.bool_]]:
+        wanted = np.zeros(self.design.n_groups)
+        wanted[groups] = eta
         change = wanted - self._eta
-        change[np.abs(change) <= lag * np.minimum(wanted, self._eta)] = 0.0
-        for k in np.flatnonzero(change).tolist():
-            check_stop()
-            A = self._token(k) * np.float32(self.X.unit * np.sqrt(abs(change[k])))
-            K = (A @ A.T).reshape(1, -1)
-            self._own += K if change[k] > 0 else -K
-            self._eta[k] += change[k]
-        return self._own
+        return change, np.abs(change) > LAG * np.maximum(wanted, self._eta)
 
     def _token(self, k: int) -> NDArray[np.float32]:
         """Centred columns of a token over their unit."""
@@ -330,22 +337,17 @@ class NearKernels:
 
     def correlate(self, groups: Groups, V: Array) -> Array:
         """``A_k' V``, ``(groups, d, outputs)``."""
-        if self.fine is not None:
-            return self.fine.correlate(groups, V)
         return self.X.correlate(V)[self._place(groups)]
 
     def predict(self, groups: Groups, Z: Array) -> Array:
         """``sum_k A_k Z_k``, ``(N, outputs)``."""
-        if self.fine is not None:
-            return self.fine.predict(groups, Z)
+        self.products += 1
         whole = np.zeros((len(self.X.groups), *Z.shape[1:]))
         whole[self._place(groups)] = Z
         return self.X.predict(whole)
 
     def contributions(self, groups: Groups, G: Array) -> NDArray:
         """``A_k G_k / unit`` of every group alone, ``(N, groups, r)`` for ``G (groups, d, r)``."""
-        if self.fine is not None:
-            return self.fine.contributions(groups, G)
         U: NDArray[np.float32] = np.empty((len(self.X.A), len(groups), G.shape[2]), np.float32)
         G32 = G.astype(np.float32)
         for j, k in enumerate(groups.tolist()):
