@@ -218,13 +218,13 @@ def test_both_systems_are_the_same(kernels):
     gram = GramSystem(Q, problem.null.M.reshape(len(Q), -1), 8, beta)
     used = Kernels(problem.design, problem.center)
     if not used.keeps_own(8):
-        used = NearKernels(problem.design).on(work.columns.of(groups), True, None)
-    F0 = problem.Y[:, None, :] - problem.null.b
-    kernel = KernelSystem(used, groups, root[:, :, None], None, F0, 1, beta)
+        used = NearKernels(problem.design).on(work.columns.of(groups), True)
+    at = problem.null
+    start = [A[..., None, :] for A in (at.V, at.S, at.M, at.Z)]
+    kernel = KernelSystem(used, groups, root[:, :, None], start, 1, beta)
     for eta in ([0.0, 0.3, 2.0, 1e-7, 0.0, 1.0, 0.1, 5.0], [0.0] * 8, [1.0] * 8):
         one, other = gram.solve(np.array(eta), 1e-9), kernel.solve(np.array(eta), 1e-9)
-        rest = 0.5 * float(np.sum(weight[:, None] * (problem.Y - problem.null.b) ** 2))
-        assert one.value + rest == pytest.approx(other.value, rel=1e-5)
+        assert one.value == pytest.approx(other.value, rel=1e-4, abs=1e-9)
         np.testing.assert_allclose(one.squares[1], other.squares[1], rtol=1e-4)
         np.testing.assert_allclose(one.z, other.z, atol=1e-4 * np.abs(one.z).max())
         cells = np.array([0, 1, 2, 3, 5, 6, 7])
@@ -245,12 +245,12 @@ def test_kernels_follow_their_weights(scale, kernels):
     X = np.random.default_rng(0).normal(size=(31, 4, 3))
     design, groups = TokenDesign(scale * X), np.arange(4)
     problem = Problem(design, Squared(), Token(), X[:, 0], intercept=False)
-    near = NearKernels(design).on(Workspace(problem).columns.of(groups), False, None)
+    near = NearKernels(design).on(Workspace(problem).columns.of(groups), False)
     assert near.keeps_own == (workspace_module.CACHE_BYTES > 0)
     for eta in ([1.0, 0.0, 2.0, 0.0], [1.5, 0.1, 0.0, 3.0], [1.6, 0.1, 1.0, 3.1], [0.0] * 4):
         K = np.einsum("ikd,k,jkd->ij", X, eta, X)
-        found = near.weighted(groups, np.array(eta) / scale**2, lag=0.25)
-        lag = 0.0 if near.keeps_own else 0.25
+        found = near.weighted(groups, np.array(eta) / scale**2)
+        lag = 0.0 if near.keeps_own else workspace_module.LAG
         np.testing.assert_allclose(found, K, atol=(lag + 1e-5) * (np.abs(K).max() + 1e-3))
 
 

@@ -192,6 +192,7 @@ def test_the_factored_slope_is_that_of_finite_differences(
         task_of(problem, 0.1 * problem.beta_max),
         problem.null,
         low_precision(problem.design, groups, problem.center),
+        1e-4,
     )
     exact(monkeypatch, start.X, problem, groups)
     rng = np.random.default_rng(0)
@@ -236,8 +237,7 @@ def test_a_start_is_near_the_optimum(loss, c, penalty):
     problem = made(loss, c, penalty)
     beta = 0.1 * problem.beta_max
     X = low_precision(problem.design, np.arange(8), problem.center)
-    Z, b = FactoredStart(task_of(problem, beta), problem.null, X).run()
-    at = problem.at(Z, b)
+    at = FactoredStart(task_of(problem, beta), problem.null, X, 1e-4).run()
     assert at.gap(beta) <= 0.02 < problem.null.gap(beta)
     # The factored objective is never below the convex one.
     expected = solve(problem, beta, tol=1e-9, strategy="newton").certificate

@@ -22,7 +22,8 @@ def made(intercept, scale=1.0, mean=0.0, seed=0):
 
 def kernel_system(problem, C, n_cells):
     kernels, at = Workspace(problem).kernels, problem.null
-    return KernelSystem(kernels, GROUPS, C, at.V[:, :, None], at.S[:, :, None], n_cells, 1.0)
+    start = [A[..., None] for A in (at.V, at.S, at.M, at.Z)]
+    return KernelSystem(kernels, GROUPS, C, start, n_cells, 1.0)
 
 
 def same_states(one, other, cells):

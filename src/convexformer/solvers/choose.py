@@ -76,8 +76,7 @@ class Tuning:
     cg_sketched: float = 800.0  # more products, of many columns at once, in all its sketches
     cg_seconds: float = 0.1  # beyond products
     cg_least_newton_seconds: float = 0.3  # below which Newton's method is left alone
-    cg_flatness: float = 0.5  # of the spectrum, above which conjugate gradients are slow;
-    cg_flatness_other: float = 0.9  # for other losses than the squared one, whose models change
+    cg_flatness: float = 0.6  # of the spectrum, above which conjugate gradients are slow
 
 
 TUNING = Tuning()
@@ -185,8 +184,7 @@ def decays(problem: Problem, newton: float) -> bool:
     """
     if problem.loss.damps or newton < TUNING.cg_least_newton_seconds:
         return False
-    most = TUNING.cg_flatness if problem.loss.quadratic else TUNING.cg_flatness_other
-    return problem.design.flatness < most
+    return problem.design.flatness < TUNING.cg_flatness
 
 
 # Seconds ------------------------------------------------------------------------------------------
@@ -202,20 +200,19 @@ def newton_seconds(problem: Problem, columns: int, used: int) -> float:
     N, samples = problem.design.n_samples, problem.design.n_samples
     if problem.loss.joint:
         samples *= problem.n_outputs - 1
-    size = min(used, samples)
-    scattered = problem.design.is_sparse and not problem.loss.joint
-    form = problem.design.gram_work(used) if scattered else N * used**2
-    if used > samples:
-        form = N**2 * columns
-    models, steps = 1, TUNING.quadratic_steps
-    if not problem.loss.quadratic:
-        models, steps = TUNING.other_models, TUNING.other_steps
-    flops = models * form + steps * size**3 / 3
+    size, quadratic = min(used, samples), problem.loss.quadratic
+    models = 1 if quadratic else TUNING.other_models
+    steps = TUNING.quadratic_steps if quadratic else TUNING.other_steps
+    flops = steps * size**3 / 3
     flops += steps * 4 * N * columns * (problem.n_outputs - 1)  # products with many columns
     if 2 * problem.n_outputs > problem.design.dim > 1:  # Hessians for many outputs
         flops += steps * size**3
-    seconds = TUNING.newton_overhead * flops / TUNING.speed64
-    return seconds + steps * TUNING.newton_step_seconds
+    overhead = steps * TUNING.newton_step_seconds
+    if used > TUNING.kernel_ratio * samples:  # kernels, which do not depend on curvature
+        return (flops + N**2 * columns) / TUNING.speed32 + overhead
+    scattered = problem.design.is_sparse and not problem.loss.joint
+    flops += models * (problem.design.gram_work(used) if scattered else N * used**2)
+    return TUNING.newton_overhead * flops / TUNING.speed64 + overhead
 
 
 def block_descent_seconds(problem: Problem, n_groups: int) -> float:

@@ -97,15 +97,16 @@ def refined_solve(
     right: Array,
     accuracy: float,
     most: int = 40,
-    relative: float = 1e300,
+    relative: float = np.inf,
+    rounding: float = 1e-11,
 ) -> tuple[Array, Array, bool]:
     """Solve ``operator(q) = right`` by conjugate gradients with the factor `L` as preconditioner.
 
     Where `L` factorises the operator itself this is iterative refinement and ends after a step or
     two; where it is a float32 factor of a nearby matrix it takes more, up to `most`. It ends when
-    rounding allows no more, or when the quadratic form is within `accuracy` of its minimum and the
-    residual below `relative` times the solution. Returns the solution, its residual, and whether either
-    was reached.
+    the residual is below `rounding` times `right`, or below `relative` times the solution with the
+    quadratic form within `accuracy` of its minimum. Returns the solution, its residual, and whether
+    either was reached, or nearly so.
     """
 
     def precondition(r: Array) -> Array:
@@ -114,14 +115,14 @@ def refined_solve(
     q = precondition(right)
     r = right - operator(q)
     size = np.linalg.norm(right, axis=0)
-    limit = 1e-11 * size  # what rounding leaves
+    limit = rounding * size  # of residuals
     y = precondition(r)
     p, rho = y, np.sum(r * y, axis=0)
     for _ in range(most):
         check_stop()
         length = np.linalg.norm(r, axis=0)
-        near = rho.sum() <= accuracy and np.all(length <= relative * np.linalg.norm(q, axis=0))
-        if near or np.all(length <= limit):
+        small = length <= relative * np.maximum(np.linalg.norm(q, axis=0), 1e-300)
+        if (rho.sum() <= accuracy and np.all(small)) or np.all(length <= limit):
             return q, r, True
         Ap = operator(p)
         slope = np.sum(p * Ap, axis=0)
@@ -130,7 +131,7 @@ def refined_solve(
         y = precondition(r)
         before, rho = rho, np.sum(r * y, axis=0)
         p = y + np.divide(rho, before, out=np.zeros_like(rho), where=before > 0) * p
-    return q, r, bool(np.all(np.linalg.norm(r, axis=0) <= 1e3 * limit))
+    return q, r, bool(np.all(np.linalg.norm(r, axis=0) <= 100 * limit))
 
 
 def half(L: NDArray | None, U: Array) -> Array:

@@ -23,11 +23,13 @@ from ..problem import Point, Problem
 from ..problem.arrays import Array, Groups
 from ..problem.stopping import until
 from . import choose
+from .newton_cg import FactoredStart
 from .quadratic_model import SecondOrderModel, in_samples
 from .solution import Clock, Progress, Task
 from .working_set import Round, rounds
 
 FEW = 512  # coefficients that may enter at once, or without stages; samples for which all may
+FAR_GAP = 0.1  # relative gap from which L-BFGS leads nearer
 STAGE_GAP = 0.03  # relative gap that ends a stage on the way
 
 
@@ -42,8 +44,26 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
             at = _minimise(replace(task, problem=eased, beta=beta, tol=0.1), start)
     if at.problem is not problem:
         at = problem.at(at.Z, at.b, S=at.S)
-    at = _minimise(task, at)
+    at = _minimise(task, _nearer(task, at))
     return at, task.clock.expired or at.gap(task.beta) <= task.tol
+
+
+def _nearer(task: Task, at: Point) -> Point:
+    """L-BFGS steps from `at` where Newton's steps are dear, for a loss whose model changes."""
+    problem, loss = task.problem, task.problem.loss
+    wanted = np.flatnonzero(at.used | (at.norms > task.beta).any(axis=1))
+    columns = len(wanted) * problem.design.dim
+    seconds = choose.newton_seconds(
+        problem, columns, columns * (problem.n_outputs if loss.joint else 1)
+    )
+    dear = seconds > choose.TUNING.cg_least_newton_seconds and task.work.columns.take(wanted)
+    if loss.quadratic or loss.damps or not dear or at.gap(task.beta) <= FAR_GAP:
+        return at
+    task.clock.n_iter += 1
+    found = at
+    with until(task.clock.late):
+        found = FactoredStart(task, at, task.work.columns.of(wanted), FAR_GAP).run()
+    return found
 
 
 def _minimise(task: Task, at: Point) -> Point:

@@ -36,7 +36,7 @@ BLOCK_NUMBERS = 1 << 23  # scores that are held at once
 
 def minimise(task: Task, at: Point) -> tuple[Point, bool]:
     """L-BFGS, then Newton steps from `at`; and whether there is no more to do."""
-    problem, clock, design = task.problem, task.clock, task.problem.design
+    clock, design = task.clock, task.problem.design
     steps: NewtonSteps | None = None
     slow, before = 0, np.inf
     for step in range(MOST_STEPS):
@@ -56,11 +56,7 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
         with until(clock.late):
             X = task.work.columns.of(wanted)
             if step == 0 and gap > 10 * START_GAP:
-                Z = np.zeros(problem.shape)
-                Z[X.groups], b = FactoredStart(task, at, X).run()
-                found = problem.at(Z, b)
-                if not found.primal(task.beta) < at.primal(task.beta):
-                    found = at
+                found = FactoredStart(task, at, X, START_GAP).run()
             else:
                 if steps is None:
                     steps = NewtonSteps(task)
@@ -87,15 +83,16 @@ class FactoredStart:
     but the duality gap of :math:`Z = s v` is that of the convex problem, and decides where to stop.
     """
 
-    def __init__(self, task: Task, at: Point, X: LowPrecision) -> None:
+    def __init__(self, task: Task, at: Point, X: LowPrecision, enough: float) -> None:
         self.task, self.problem, self.beta, self.X, self.at = task, at.problem, task.beta, X, at
+        self.enough = enough  # relative gap
         self.risk, self.penalty = at.problem.risk, at.problem.penalty.of(X.groups)
         self.strength = self.beta * self.penalty.column(len(X.groups))[:, :, None]
         self.axes = (1,) if self.penalty.separable else (1, 2)
         self.best, self.best_b, self.least, self.idle = at.Z[X.groups], at.b, np.inf, 0
 
-    def run(self) -> tuple[Array, Array]:
-        """Coefficients ``(groups, d, c)`` and the intercept of the least gap."""
+    def run(self) -> Point:
+        """The point of the least gap, unless the first one has a lower objective."""
         from scipy.optimize import minimize  # here, because its import takes 60 ms
 
         Z, M = self.at.Z[self.X.groups], self.at.M[self.X.groups]
@@ -112,7 +109,10 @@ class FactoredStart:
             minimize(self._objective, start, jac=True, method="L-BFGS-B", options=options)
         norms = self.penalty.norms(self.best)[:, None, :]
         kept = norms >= 1e-3 * norms.max(initial=0.0)
-        return np.where(kept, self.best, 0.0), self.best_b
+        Z = np.zeros(self.problem.shape)
+        Z[self.X.groups] = np.where(kept, self.best, 0.0)
+        found = self.problem.at(Z, self.best_b)
+        return found if found.primal(self.beta) < self.at.primal(self.beta) else self.at
 
     def _first_step(self, M: Array, size: Array) -> Array:
         """Norms of the cells that want to enter, after one gradient step."""
@@ -151,7 +151,7 @@ class FactoredStart:
         if gap < self.least and np.isfinite(primal):
             self.best, self.best_b, self.least, self.idle = Z, b.copy(), gap, 0
         self.idle += 1
-        if self.least <= START_GAP or (self.idle > 15 and self.least <= 1e-2):
+        if self.least <= self.enough or (self.idle > 15 and self.least <= 1e-2):
             raise _Reached
 
 

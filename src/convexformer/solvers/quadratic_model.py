@@ -160,17 +160,16 @@ class SecondOrderModel:
     def _kernel_systems(self) -> list[System]:
         problem, at, n_cells = self.problem, self.at, self.cells.shape[1]
         H, weight = problem.risk.curvature(at.F, self.damping), problem.weight[:, None, None]
-        whole = at.V, at.S, at.M[self.groups], at.Z[self.groups]
+        parts: list[tuple[Array, list[Array]]]
+        whole = [at.V, at.S, at.M[self.groups], at.Z[self.groups]]
         if self._joint:
-            parts = [(np.sqrt(weight) * softmax_root(H), tuple(A[..., None] for A in whole))]
-        else:
-            n_cells, root = 1, np.sqrt(weight * H[:, :, None])
-            # Only a squared loss has one curvature for all outputs.
-            width = problem.n_outputs if problem.loss.quadratic else 1
-            outputs = [slice(j, j + width) for j in range(0, problem.n_outputs, width)]
+            parts = [(np.sqrt(weight) * softmax_root(H), [A[..., None] for A in whole])]
+        else:  # only a squared loss has one curvature for all outputs
+            n_cells, root, c = 1, np.sqrt(weight * H[:, :, None]), problem.n_outputs
+            width = c if problem.loss.quadratic else 1
             parts = [
-                (root[:, j.start : j.start + 1], tuple(A[..., None, j] for A in whole))
-                for j in outputs
+                (root[:, j : j + 1], [A[..., None, j : j + width] for A in whole])
+                for j in range(0, c, width)
             ]
         kernels, groups, beta = self._kernels, self.groups, self.beta
         return [KernelSystem(kernels, groups, *part, n_cells, beta) for part in parts]

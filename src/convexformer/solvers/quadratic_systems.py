@@ -24,7 +24,7 @@ LARGE_SYSTEM = 400  # unknowns from which factors are in float32, and solutions 
 LEAST_MIXES = 24  # outputs of a Hessian; many outputs are mixed at random to an eighth of them
 MOST_REFINEMENTS = 200  # steps of conjugate gradients with a kernel in float32
 RESIDUAL = 1e-3  # relative, of such steps: it goes into the next dual point as it is
-ROUGH = 1e-7  # relative rounding of values from products in float32
+ROUGH = 1e-6  # relative rounding of values from products in float32
 
 
 class RoughError(Exception):
@@ -183,7 +183,7 @@ class KernelSystem:
     kernels : Kernels or NearKernels
     groups : ndarray of int
     C : ndarray of shape (N, c, m)
-    at : tuple of ndarrays (N, c, r), (N, c, r), (groups, d, c, r), (groups, d, c, r)
+    at : list of ndarrays (N, c, r), (N, c, r), (groups, d, c, r), (groups, d, c, r)
         Dual point, scores, correlations and coefficients of r outputs that share C.
     n_cells : int
         Cells of a group: 1 or c.
@@ -195,7 +195,7 @@ class KernelSystem:
         kernels: Kernels | NearKernels,
         groups: Groups,
         C: Array,
-        at: tuple[Array, Array, Array, Array],
+        at: list[Array],
         n_cells: int,
         beta: float,
     ) -> None:
@@ -239,30 +239,37 @@ class KernelSystem:
         T[np.diag_indices_from(T)] += 1.0
         return T, cholesky(T, overwrite=not self.kernels.exact)
 
-    def _solved_exactly(self, scaled: Array) -> tuple[Array, Array]:
-        """``q``, and what the new scores lack of those at the point of expansion."""
+    def _solved_exactly(self, scaled: Array) -> tuple[Array, Array, Array]:
+        """``q``, ``X'Cq``, and what the new scores lack of those at the point of expansion."""
         K = [self.kernels.weighted(self.groups, own) for own in scaled[:, : self.n_cells].T]
 
-        def seen(V: Array) -> Array:
+        def lacking(V: Array) -> Array:
             parts = [K[j % len(K)] @ one for j, one in enumerate(V.transpose(1, 0, 2))]
             return self.S0 - np.stack(parts, axis=1)
 
         T, self.L = self._factor(K)
-        right = self._down(seen(self.R))
+        right = self._down(lacking(self.R))
         q = solved(self.L, right)
         q = project(q + solved(self.L, right - T @ q), self.unit)
-        return q, seen(self.R + self._up(q))
+        change = self._up(q)
+        return q, self._correlate(change), lacking(self.R + change)
 
-    def _solved_nearly(self, scaled: Array, noise: float) -> Array:
-        """``q``, by products with X."""
+    def _solved_nearly(self, scaled: Array, noise: float) -> tuple[Array, Array, Array]:
+        """The same by products with X."""
         kernels, eta, wide = self.kernels, scaled[:, 0], scaled[:, None, :, None]
         assert isinstance(kernels, NearKernels)
-        right = self._down(self._predict(self.Z0 - wide * self.G0))
+        start = self._predict(self.Z0 - wide * self.G0)
+        last: tuple[Array, Array, Array] | None = None
 
         def operator(q: Array) -> Array:
-            return q + self._down(self._predict(wide * self._correlate(self._up(q))))
+            nonlocal last
+            M = self._correlate(self._up(q))
+            F = self._predict(wide * M)
+            last = q, M, start - F
+            return q + self._down(F)
 
-        most = kernels.patience(self.groups, eta)
+        right = self._down(start)
+        most = kernels.patience(self.groups, eta, right.shape[1])
         if kernels.products >= most:
             self.L = None
         elif self.L is None and kernels.last is not None:
@@ -273,26 +280,27 @@ class KernelSystem:
                 with suppress(LinAlgError):
                     self.L = self._factor([kernels.weighted(self.groups, eta)])[1]
             if self.L is not None:
-                q, _, done = refined_solve(operator, self.L, right, noise, patience, RESIDUAL)
-                if done:
-                    return q
+                given = self.L, right, noise, patience, RESIDUAL, ROUGH
+                q, _, done = refined_solve(operator, *given)
+                if done and last is not None:
+                    if last[0] is not q:
+                        operator(q)
+                    return last
             self.L = None
         raise RoughError("A factor in float32 does not serve.")
 
     def solve(self, eta: Array, noise: float) -> State:
         c = self.C.shape[1]
         scaled = np.broadcast_to(eta.reshape(-1, self.n_cells), (len(self.groups), c)) / self.beta
-        lacking, exact = self.S0, self.kernels.exact or not scaled.any()
         if not scaled.any():
-            self.L, q = None, self._down(self.S0)
-        elif exact:
-            q, lacking = self._solved_exactly(scaled)
+            self.L, q, lacking = None, self._down(self.S0), self.S0
+            M = self._correlate(self._up(q))
+        elif self.kernels.exact:
+            q, M, lacking = self._solved_exactly(scaled)
         else:
-            q = self._solved_nearly(scaled, noise)
-        g = self.G0 + self._correlate(self._up(q))
+            q, M, lacking = self._solved_nearly(scaled, noise)
+        g = self.G0 + M
         z = scaled[:, None, :, None] * g
-        if not exact:
-            lacking = self._predict(self.Z0 - z)
         bent = self._down(lacking)  # q, but of z: an error of q counts twice over
         value = 0.5 * np.sum(z * g) + np.sum(self.R * lacking) + 0.5 * np.sum(bent * bent)
         missed = 0.5 * float(np.sum((bent - q) ** 2))

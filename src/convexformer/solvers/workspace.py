@@ -11,7 +11,6 @@ from scipy.linalg import get_blas_funcs
 from ..problem import Design, Problem
 from ..problem.arrays import Array, Groups
 from ..problem.designs import WIDE_TOKEN, product, row_slices, transposed_product
-from ..problem.stopping import check_stop
 from .block_descent import Selection, Tokens, from_gram
 from .choose import TUNING, read_seconds
 
@@ -21,7 +20,8 @@ MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 LARGE_GRAM = 2e7  # multiply-adds from which a Gram matrix may be formed in float32
 OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 LAG = 0.1  # relative change of eta that a kernel in float32 may miss
-LEAST_PATIENCE = 6  # products before a kernel in float32 is brought up to date
+MOST_OVER_X = 4  # bytes of tokens' own kernels in float32, over those of X
+LEAST_PATIENCE = 2  # products before a kernel in float32 is brought up to date
 
 
 class Workspace:
@@ -268,7 +268,7 @@ class NearKernels:
     """A kernel of float32 columns that is only brought up to date when it pays.
 
     Its factor preconditions products with the columns, which are of changes, so that float32 has
-    digits enough.
+    digits enough. Where samples are few beside channels each token's own kernel is kept.
     """
 
     exact = False
@@ -277,6 +277,9 @@ class NearKernels:
         self.design, N = design, design.n_samples
         self._K: NDArray[np.float32] = np.zeros((N, N), np.float32, order="F")
         self._eta = np.zeros(design.n_groups)
+        room = min(CACHE_BYTES, MOST_OVER_X * design.nbytes)
+        self.keeps_own = 4 * N * N * design.n_groups <= room
+        self._own: dict[int, NDArray[np.float32]] = {}  # lower halves
         self.products = 0  # with the columns, since the last update
 
     def on(self, X: LowPrecision, centred: bool) -> NearKernels:
@@ -287,35 +290,55 @@ class NearKernels:
     def weighted(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
         """The kernel of `groups` with weights `eta`, but for small changes since the last call."""
         N, self.products = self.design.n_samples, 0
-        if not np.isin(np.flatnonzero(self._eta), self.X.groups).all() or not self._eta.any():
-            self._K[:], self._eta[:] = 0.0, 0.0  # a token that left cannot be taken off
+        if self._is_of_others or self.keeps_own:  # a token that left cannot be taken off
+            self._K[:], self._eta[:] = 0.0, 0.0
         change, moved = self._moved(groups, eta)
-        add = get_blas_funcs("syrk", dtype=np.float32)  # to one half, in place
-        for sign in (1.0, -1.0):
+        for k in np.flatnonzero(moved).tolist() if self.keeps_own else ():
+            if k not in self._own:
+                empty: NDArray[np.float32] = np.zeros((N, N), np.float32, order="F")
+                self._own[k] = self._with_square(empty, 1.0, [k], np.ones(1))
+            self._K += np.float32(change[k]) * self._own[k]
+        for sign in (1.0, -1.0) if not self.keeps_own else ():
             own = np.flatnonzero(moved & (sign * change > 0))
             for part in row_slices(len(own), N * self.design.dim):
-                roots = np.sqrt(np.abs(change[own[part]])).astype(np.float32)
-                tokens = zip(roots, own[part].tolist(), strict=True)
-                B = np.concatenate([root * self._token(k) for root, k in tokens], axis=1)
-                size = sign * self.unit**2
-                self._K = add(size, B.T, beta=1.0, c=self._K, trans=1, lower=1, overwrite_c=1)
+                weights = np.abs(change[own[part]])
+                self._K = self._with_square(self._K, sign, own[part].tolist(), weights)
         self._eta[moved] += change[moved]
         for rows in row_slices(N, N):
             upper = np.arange(N) > np.arange(N)[rows, None]
             np.copyto(self._K[rows], self._K[:, rows].T, where=upper)
         return self._K
 
+    def _with_square(
+        self, K: NDArray[np.float32], sign: float, groups: list[int], weights: Array
+    ) -> NDArray[np.float32]:
+        """The lower half of `K` with weighted kernels added to it, in place."""
+        roots = np.sqrt(weights).astype(np.float32)
+        tokens = zip(roots, groups, strict=True)
+        B = np.concatenate([root * self._token(k) for root, k in tokens], axis=1)
+        add, size = get_blas_funcs("syrk", dtype=np.float32), sign * self.unit**2
+        return np.asarray(add(size, B.T, beta=1.0, c=K, trans=1, lower=1, overwrite_c=1))
+
+    @property
+    def _is_of_others(self) -> bool:
+        """Whether there is no kernel yet, or these columns are not all of it."""
+        used = np.flatnonzero(self._eta)
+        return not (len(used) and np.isin(used, self.X.groups).all())
+
     @property
     def last(self) -> NDArray[np.float32] | None:
         """The kernel as it was last brought up to date, if these columns are all of it."""
-        known = self._eta.any() and np.isin(np.flatnonzero(self._eta), self.X.groups).all()
-        return self._K if known else None
+        return None if self._is_of_others else self._K
 
-    def patience(self, groups: Groups, eta: Array) -> int:
+    def patience(self, groups: Groups, eta: Array, n_outputs: int) -> int:
         """How many products with columns take as long as an update."""
-        N, moved = self.design.n_samples, np.count_nonzero(self._moved(groups, eta)[1])
-        update = (N * N * moved * self.design.dim / 2 + N**3 / 3) / TUNING.speed32
-        return max(LEAST_PATIENCE, int(update / (2 * read_seconds(self.X.A.nbytes))))
+        N, moved = self.design.n_samples, int(np.count_nonzero(self._moved(groups, eta)[1]))
+        update = N * N * moved * self.design.dim / 2 / TUNING.speed32
+        if self.keeps_own:
+            update = read_seconds(4 * N * N * moved)
+        work = self.X.A.size * n_outputs / TUNING.speed32
+        product = 2 * max(read_seconds(self.X.A.nbytes), work)
+        return max(LEAST_PATIENCE, int((update + N**3 / 3 / TUNING.speed32) / product))
 
     def _moved(self, groups: Groups, eta: Array) -> tuple[Array, NDArray[np.bool_]]:
         wanted = np.zeros(self.design.n_groups)
