@@ -63,7 +63,7 @@ class Switch:
 
 def switches() -> dict[str, Switch]:
     """All of them, by name."""
-    design, kernels = tokens.TokenDesign, workspace.Kernels
+    design, kernels = tokens.TokenDesign, workspace.NearKernels
     found = {name: _strategy(name) for name in STRATEGIES}
     found["gram"] = Switch(
         "block descent by the Gram matrix of the working set; in samples instead",
@@ -82,11 +82,11 @@ def switches() -> dict[str, Switch]:
         [(tokens, "look_sparse", _never)],
     )
     found["own-kernels"] = Switch(
-        "kernels that each token keeps; formed anew at every weight instead",
+        "kernels that each token keeps; one weighted sum that is updated instead",
         [(kernels, "keeps_own", _never)],
     )
-    found["shared-kernels"] = Switch(
-        "kernels in float32 that several outputs share; float64 instead",
+    found["float32"] = Switch(
+        "columns in float32, for kernels and gradient steps; float64 or other strategies instead",
         [(workspace.Columns, "take", _never)],
     )
     found["extrapolation"] = Switch(

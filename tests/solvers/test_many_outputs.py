@@ -15,9 +15,8 @@ from convexformer.solvers.workspace import Kernels, NearKernels, Workspace
 def kernels(request, monkeypatch):
     """Systems in float64, or in float32 with tokens' own kernels or with one that follows."""
     if request.param != "exact":
-        monkeypatch.setattr(quadratic_model, "LARGE_SYSTEM", 0)
+        monkeypatch.setattr(quadratic_model, "LARGE_KERNEL", 0)
         monkeypatch.setattr(quadratic_systems, "LARGE_SYSTEM", 0)
-        monkeypatch.setattr(Kernels, "keeps_own", lambda *_: False)
     if request.param == "kept":
         monkeypatch.setattr(workspace_module, "MOST_OVER_X", 1 << 20)
     if request.param == "followed":
@@ -217,8 +216,8 @@ def test_both_systems_are_the_same(kernels):
     Q, root = work.grams.matrix(groups), np.sqrt(weight)[:, None]
     gram = GramSystem(Q, problem.null.M.reshape(len(Q), -1), 8, beta)
     used = Kernels(problem.design, problem.center)
-    if not used.keeps_own(8):
-        used = NearKernels(problem.design).on(work.columns.of(groups), True)
+    if kernels != "exact":
+        used = NearKernels(problem.design, 1).on(work.columns.of(groups), True)
     at = problem.null
     start = [A[..., None, :] for A in (at.V, at.S, at.M, at.Z)]
     kernel = KernelSystem(used, groups, root[:, :, None], start, 1, beta)
@@ -245,12 +244,12 @@ def test_kernels_follow_their_weights(scale, kernels):
     X = np.random.default_rng(0).normal(size=(31, 4, 3))
     design, groups = TokenDesign(scale * X), np.arange(4)
     problem = Problem(design, Squared(), Token(), X[:, 0], intercept=False)
-    near = NearKernels(design).on(Workspace(problem).columns.of(groups), False)
-    assert near.keeps_own == (workspace_module.CACHE_BYTES > 0)
+    near = NearKernels(design, 1).on(Workspace(problem).columns.of(groups), False)
+    assert near.keeps_own() == (workspace_module.CACHE_BYTES > 0)
     for eta in ([1.0, 0.0, 2.0, 0.0], [1.5, 0.1, 0.0, 3.0], [1.6, 0.1, 1.0, 3.1], [0.0] * 4):
         K = np.einsum("ikd,k,jkd->ij", X, eta, X)
-        found = near.weighted(groups, np.array(eta) / scale**2)
-        lag = 0.0 if near.keeps_own else workspace_module.LAG
+        found = near.weighted(groups, np.array([eta]) / scale**2)[0]
+        lag = 0.0 if near.keeps_own() else workspace_module.LAG
         np.testing.assert_allclose(found, K, atol=(lag + 1e-5) * (np.abs(K).max() + 1e-3))
 
 

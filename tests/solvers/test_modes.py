@@ -16,13 +16,14 @@ from convexformer.problem import (
     TokenDesign,
     TokenOutput,
 )
-from convexformer.solvers import choose, solve, solve_path, workspace
+from convexformer.solvers import choose, quadratic_model, solve, solve_path, workspace
 
 N, n, d = 60, 8, 3
-MODES = {  # a strategy, the ratio of coefficients to samples for kernels, numbers of `workspace`
+MODES = {  # a strategy, the ratio of coefficients to samples for kernels, other numbers
     "gram": ("newton", 1e9, {}),
     "kernel": ("newton", 0.0, {}),
-    "own kernels": ("newton", 0.0, {"OWN_RATIO": 1e9}),
+    "own kernels": ("newton", 0.0, {"LARGE_KERNEL": 0, "MOST_OVER_X": 1e9}),
+    "one kernel": ("newton", 0.0, {"LARGE_KERNEL": 0, "MOST_OVER_X": 0}),
     "products only": ("newton-cg", 1.2, {}),
     "compiled": ("compiled-newton", 1.2, {}),
     "descent": ("block-descent", 1.2, {}),
@@ -34,7 +35,8 @@ def force(monkeypatch, mode):
     strategy, ratio, numbers = MODES[mode]
     tune(monkeypatch, kernel_ratio=ratio)
     for name, value in numbers.items():
-        monkeypatch.setattr(workspace, name, value)
+        owner = workspace if hasattr(workspace, name) else quadratic_model
+        monkeypatch.setattr(owner, name, value)
     return strategy
 
 

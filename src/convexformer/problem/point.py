@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Array
+from .arrays import Array, Groups
 from .lazy import lazy
 
 if TYPE_CHECKING:
@@ -102,3 +102,7 @@ class Point:
     def used(self) -> NDArray[np.bool_]:
         """Which groups have coefficients, ``(groups,)``."""
         return np.asarray(self.Z.any(axis=(1, 2)))
+
+    def wanted(self, beta: float) -> Groups:
+        """Groups that are in use, or violate the constraints of the dual at strength `beta`."""
+        return np.flatnonzero(self.used | (self.norms > beta).any(axis=1))

@@ -118,10 +118,10 @@ def forecasts(problem: Problem, beta: float, at: Point | None = None) -> list[Fo
         return [Forecast("accelerated-gradient", 0.0)]
     at = problem.null if at is None else at
     design, (_, d, c) = problem.design, problem.shape
-    n_wanted = int(np.count_nonzero((at.norms > beta).any(axis=1) | at.used))
+    n_wanted = len(at.wanted(beta))
     columns, entries = n_wanted * d, design.n_samples * design.n_groups * d
     unknowns = entries * (max(c - 1, 1) ** 2 if problem.loss.joint else 1)
-    newton = newton_seconds(problem, columns, columns * (c if problem.loss.joint else 1))
+    newton = newton_seconds(problem, columns)
     if problem.separable:  # output by output
         newton *= c
     found = {"newton": newton}
@@ -195,11 +195,11 @@ def read_seconds(size: float) -> float:
     return size / (TUNING.cache_speed if size < TUNING.cache_bytes else TUNING.memory_speed)
 
 
-def newton_seconds(problem: Problem, columns: int, used: int) -> float:
-    """Newton's method, with so many columns and coefficients in use."""
-    N, samples = problem.design.n_samples, problem.design.n_samples
+def newton_seconds(problem: Problem, columns: int) -> float:
+    """Newton's method, with so many columns in use."""
+    N, used, samples = problem.design.n_samples, columns, problem.design.n_samples
     if problem.loss.joint:
-        samples *= problem.n_outputs - 1
+        used, samples = columns * problem.n_outputs, samples * (problem.n_outputs - 1)
     size, quadratic = min(used, samples), problem.loss.quadratic
     models = 1 if quadratic else TUNING.other_models
     steps = TUNING.quadratic_steps if quadratic else TUNING.other_steps

@@ -42,8 +42,7 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
             beta = task.beta * eased.beta_max / problem.beta_max
             start = eased.at(at.Z, at.b, S=at.S)
             at = _minimise(replace(task, problem=eased, beta=beta, tol=0.1), start)
-    if at.problem is not problem:
-        at = problem.at(at.Z, at.b, S=at.S)
+            at = problem.at(at.Z, at.b, S=at.S)
     at = _minimise(task, _nearer(task, at))
     return at, task.clock.expired or at.gap(task.beta) <= task.tol
 
@@ -51,19 +50,15 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
 def _nearer(task: Task, at: Point) -> Point:
     """L-BFGS steps from `at` where Newton's steps are dear, for a loss whose model changes."""
     problem, loss = task.problem, task.problem.loss
-    wanted = np.flatnonzero(at.used | (at.norms > task.beta).any(axis=1))
-    columns = len(wanted) * problem.design.dim
-    seconds = choose.newton_seconds(
-        problem, columns, columns * (problem.n_outputs if loss.joint else 1)
-    )
+    wanted = at.wanted(task.beta)
+    seconds = choose.newton_seconds(problem, len(wanted) * problem.design.dim)
     dear = seconds > choose.TUNING.cg_least_newton_seconds and task.work.columns.take(wanted)
     if loss.quadratic or loss.damps or not dear or at.gap(task.beta) <= FAR_GAP:
         return at
     task.clock.n_iter += 1
-    found = at
     with until(task.clock.late):
-        found = FactoredStart(task, at, task.work.columns.of(wanted), FAR_GAP).run()
-    return found
+        at = FactoredStart(task, at, task.work.columns.of(wanted), FAR_GAP).run()
+    return at
 
 
 def _minimise(task: Task, at: Point) -> Point:
@@ -81,9 +76,7 @@ def _minimise(task: Task, at: Point) -> Point:
             best, least = at, gap
         if (gap <= tol and clock.n_iter > 0) or clock.expired:
             return best
-        stage_gap = 0.0 if stage == np.inf else gap
-        if beta < stage < np.inf:
-            stage_gap = at.gap(stage)
+        stage_gap = 0.0 if stage == np.inf else at.gap(stage)
         if stage_gap <= STAGE_GAP and stage > beta:
             stage = (0.1 if problem.loss.quadratic else 0.3) * float(at.norms.max())
             stage = stage if stage > 1.5 * beta else beta  # a nearer one would lead nowhere

@@ -37,8 +37,7 @@ BLOCK_NUMBERS = 1 << 23  # scores that are held at once
 def minimise(task: Task, at: Point) -> tuple[Point, bool]:
     """L-BFGS, then Newton steps from `at`; and whether there is no more to do."""
     clock, design = task.clock, task.problem.design
-    steps: NewtonSteps | None = None
-    slow, before = 0, np.inf
+    steps, slow, before = NewtonSteps(task), 0, np.inf
     for step in range(MOST_STEPS):
         gap = task.measure(at)
         if (gap <= task.tol and step > 0) or clock.expired:
@@ -47,7 +46,7 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
         if slow >= 4:
             break
         before = gap
-        wanted = np.flatnonzero(at.used | (at.norms > task.beta).any(axis=1))
+        wanted = at.wanted(task.beta)
         size = 4 * design.n_samples * len(wanted) * design.dim
         if len(wanted) == 0 or size > max(design.nbytes, LITTLE_BYTES):
             break
@@ -58,8 +57,6 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
             if step == 0 and gap > 10 * START_GAP:
                 found = FactoredStart(task, at, X, START_GAP).run()
             else:
-                if steps is None:
-                    steps = NewtonSteps(task)
                 found = steps.step(at, X) or steps.step(at, X, again=False)
         if found is None:
             return at, clock.expired

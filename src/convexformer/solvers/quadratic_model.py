@@ -27,7 +27,6 @@ from ..problem.stopping import check_stop, until
 from . import choose
 from .linalg import bounded_quadratic
 from .quadratic_systems import (
-    LARGE_SYSTEM,
     Cells,
     GramSystem,
     KernelSystem,
@@ -39,6 +38,7 @@ from .quadratic_systems import (
 from .solution import ROUNDING, Task
 from .workspace import LARGE_GRAM, Kernels, NearKernels
 
+LARGE_KERNEL = 200  # samples from which kernels are in float32
 NOISE = 1e-3  # error that values of a model may have, over the gap
 
 
@@ -60,6 +60,7 @@ class SecondOrderModel:
 
     def __post_init__(self) -> None:
         self.problem, self.beta, self.work = self.task.problem, self.task.beta, self.task.work
+        self._joint = self.problem.loss.joint
         self.groups: Groups = np.flatnonzero(np.any(self.working, axis=1))
         self.cells = self.working[self.groups]
         if self._in_samples:  # where every cell of a group costs the same
@@ -79,7 +80,8 @@ class SecondOrderModel:
         eta = (problem.penalty.norms(self.at.Z[groups]) / weight)[self.cells]
 
         def minimised() -> Array:
-            newton = SecularNewton(self._systems(), radius, self.beta, self.at.loss, late)
+            systems = self._kernel_systems() if self._in_samples else self._gram_systems()
+            newton = SecularNewton(systems, radius, self.beta, self.at.loss, late)
             return newton.minimise(eta, target)
 
         try:
@@ -98,13 +100,6 @@ class SecondOrderModel:
     @property
     def _in_samples(self) -> bool:
         return in_samples(self.problem, self._n_coefficients)
-
-    @property
-    def _joint(self) -> bool:
-        return self.problem.loss.joint
-
-    def _systems(self) -> list[System]:
-        return self._kernel_systems() if self._in_samples else self._gram_systems()
 
     # A system orders coefficients (group, channel) x outputs, or (group, output, channel) if joint.
 
@@ -177,12 +172,13 @@ class SecondOrderModel:
     @property
     def _kernels(self) -> Kernels | NearKernels:
         """In float32 where that will do."""
-        work, problem, N = self.work, self.problem, self.problem.design.n_samples
-        exact = self.precise or self._joint or N <= LARGE_SYSTEM
-        if exact or work.kernels.keeps_own(len(self.groups)) or not work.columns.take(self.groups):
+        work, problem = self.work, self.problem
+        small = problem.design.n_samples <= LARGE_KERNEL
+        if self.precise or small or not work.columns.take(self.groups):
             return work.kernels
         if work.near_kernels is None:
-            work.near_kernels = NearKernels(problem.design)
+            n_cells = self.cells.shape[1] if self._joint else 1
+            work.near_kernels = NearKernels(problem.design, n_cells)
         return work.near_kernels.on(work.columns.of(self.groups), problem.intercept)
 
 
@@ -239,13 +235,15 @@ class SecularNewton:
 
     def _descend(self, at: _Point, target: float, max_iter: int) -> None:
         """Steps from `at`; `best` is where they led, also where time is up before they end."""
-        best, idle = at, 0
+        best, idle, first = at, 0, at.gap
         for step in range(max_iter):
             # At least one step: the start fits the model's coefficients, but to an old eta.
             if (at.gap <= target and step > 0) or idle >= 8:
                 break
-            if self.rounding > ROUNDING and idle >= 2:
-                raise RoughError("Values in float32 show no descent.")
+            if self.rounding > ROUNDING and idle >= 2:  # the next model goes on from there
+                if best.gap > 0.5 * first:
+                    raise RoughError("Values in float32 show no descent.")
+                break
             check_stop()
             new = self._step(at)
             if new is None:

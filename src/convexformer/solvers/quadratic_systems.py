@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -222,11 +223,7 @@ class KernelSystem:
     def _correlate(self, V: Array) -> Array:
         return self.kernels.correlate(self.groups, V.reshape(len(V), -1)).reshape(self.Z0.shape)
 
-    def _predict(self, Z: Array) -> Array:
-        flat = Z.reshape(*Z.shape[:2], -1)
-        return self.kernels.predict(self.groups, flat).reshape(self.S0.shape)
-
-    def _factor(self, K: list[NDArray]) -> tuple[NDArray, NDArray]:
+    def _factor(self, K: Sequence[NDArray]) -> tuple[NDArray, NDArray]:
         """``I + C'KC``, for a kernel of all outputs or one of each, and its factor."""
         N, c, m = self.C.shape
         T: NDArray = np.zeros((N * m, N * m), K[0].dtype)
@@ -241,7 +238,7 @@ class KernelSystem:
 
     def _solved_exactly(self, scaled: Array) -> tuple[Array, Array, Array]:
         """``q``, ``X'Cq``, and what the new scores lack of those at the point of expansion."""
-        K = [self.kernels.weighted(self.groups, own) for own in scaled[:, : self.n_cells].T]
+        K = self.kernels.weighted(self.groups, scaled[:, : self.n_cells].T)
 
         def lacking(V: Array) -> Array:
             parts = [K[j % len(K)] @ one for j, one in enumerate(V.transpose(1, 0, 2))]
@@ -256,37 +253,36 @@ class KernelSystem:
 
     def _solved_nearly(self, scaled: Array, noise: float) -> tuple[Array, Array, Array]:
         """The same by products with X."""
-        kernels, eta, wide = self.kernels, scaled[:, 0], scaled[:, None, :, None]
+        kernels, wide = self.kernels, scaled[:, None, :, None]
         assert isinstance(kernels, NearKernels)
-        start = self._predict(self.Z0 - wide * self.G0)
-        last: tuple[Array, Array, Array] | None = None
+        eta, size = scaled[:, : self.n_cells].T, self.Z0.shape[:2]
+
+        def predict(Z: Array) -> Array:
+            return kernels.predict(self.groups, Z.reshape(*size, -1)).reshape(self.S0.shape)
+
+        start = predict(self.Z0 - wide * self.G0)
+        right, last = self._down(start), list[tuple[Array, Array, Array]]()
 
         def operator(q: Array) -> Array:
-            nonlocal last
             M = self._correlate(self._up(q))
-            F = self._predict(wide * M)
-            last = q, M, start - F
+            F = predict(wide * M)
+            last[:] = [(q, M, start - F)]
             return q + self._down(F)
 
-        right = self._down(start)
-        most = kernels.patience(self.groups, eta, right.shape[1])
-        if kernels.products >= most:
-            self.L = None
-        elif self.L is None and kernels.last is not None:
+        patience = kernels.patience(self.groups, eta, len(right), start[0].size)
+        for anew in sorted({kernels.products >= patience, True}):
             with suppress(LinAlgError):
-                self.L = self._factor([kernels.last])[1]
-        for patience in (most, MOST_REFINEMENTS):
-            if self.L is None:
-                with suppress(LinAlgError):
-                    self.L = self._factor([kernels.weighted(self.groups, eta)])[1]
-            if self.L is not None:
-                given = self.L, right, noise, patience, RESIDUAL, ROUGH
+                known = None if anew else kernels.last
+                if known is None:
+                    known, self.L = kernels.weighted(self.groups, eta), None
+                self.L = self._factor(known)[1] if self.L is None else self.L
+                most = MOST_REFINEMENTS if anew else patience
+                given = self.L, right, noise, most, RESIDUAL, ROUGH
                 q, _, done = refined_solve(operator, *given)
-                if done and last is not None:
-                    if last[0] is not q:
+                if done:
+                    if last[0][0] is not q:
                         operator(q)
-                    return last
-            self.L = None
+                    return last[0]
         raise RoughError("A factor in float32 does not serve.")
 
     def solve(self, eta: Array, noise: float) -> State:

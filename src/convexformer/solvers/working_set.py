@@ -62,15 +62,10 @@ class Round(ABC):
 
     def _newton_seconds(self, Z: Array) -> float:
         """Of the quickest second-order strategy, with the coefficients that are in use."""
-        cells = self.penalty.norms(Z) > 0
-        n_used, d = int(np.count_nonzero(cells.any(axis=1))), self.Z0.shape[1]
-        used = int(np.count_nonzero(cells)) * d
-        if self.problem.loss.joint:
-            used = used * self.problem.n_outputs // cells.shape[1]
-        newton = choose.newton_seconds(self.problem, n_used * d, used)
-        if not choose.decays(self.problem, newton):
-            return newton
-        return min(newton, choose.newton_cg_seconds(self.problem, n_used))
+        n_used = int(np.count_nonzero(Z.any(axis=(1, 2))))
+        newton = choose.newton_seconds(self.problem, n_used * self.Z0.shape[1])
+        cg = choose.newton_cg_seconds(self.problem, n_used)
+        return min(newton, cg) if choose.decays(self.problem, newton) else newton
 
     def found(self) -> Point:
         """The best point, in float64."""

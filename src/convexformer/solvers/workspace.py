@@ -18,7 +18,6 @@ CACHE_BYTES = 1 << 30  # of Gram matrices, and of tokens' own kernels
 LITTLE_BYTES = 1 << 27  # of columns in float32, however small X is
 MOST_BYTES = 1 << 28  # of columns in float32, where they can be done without
 LARGE_GRAM = 2e7  # multiply-adds from which a Gram matrix may be formed in float32
-OWN_RATIO = 2.0  # samples per channel up to which tokens keep their own kernels
 LAG = 0.1  # relative change of eta that a kernel in float32 may miss
 MOST_OVER_X = 4  # bytes of tokens' own kernels in float32, over those of X
 LEAST_PATIENCE = 2  # products before a kernel in float32 is brought up to date
@@ -211,37 +210,18 @@ class Grams:
 
 
 class Kernels:
-    """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`, in float64.
-
-    They are formed anew at every eta, or, where samples are few beside channels, summed from each
-    token's own.
-    """
+    """Kernels ``sum_k eta_k A_k A_k'`` of tokens less `center`, in float64, formed at every eta."""
 
     exact, unit = True, 1.0
 
     def __init__(self, design: Design, center: Array | None) -> None:
         self.design, self.center = design, center
-        self._own: dict[int, Array] = {}
 
-    def weighted(self, groups: Groups, eta: Array) -> Array:
-        """The kernel of `groups` with weights `eta`, ``(N, N)``."""
-        used = np.flatnonzero(eta > 0)
-        groups, eta = groups[used], eta[used]
-        if not self.keeps_own(len(groups)):
-            return self.design.kernel(groups, eta, self.center)
-        K = np.zeros((self.design.n_samples,) * 2)
-        for k, weight in zip(groups.tolist(), eta, strict=True):
-            if k not in self._own:
-                self._own[k] = self.design.kernel(np.array([k]), np.ones(1), self.center)
-            K += weight * self._own[k]
-        return K
-
-    def keeps_own(self, count: int) -> bool:
-        """Whether so many groups more keep kernels of their own."""
-        N = self.design.n_samples
-        return (
-            OWN_RATIO * self.design.dim >= N and 8 * N * N * (len(self._own) + count) <= CACHE_BYTES
-        )
+    def weighted(self, groups: Groups, eta: Array) -> list[Array]:
+        """A kernel ``(N, N)`` of `groups` for every row of weights in `eta`."""
+        used = [np.flatnonzero(own > 0) for own in eta]
+        pairs = zip(used, eta, strict=True)
+        return [self.design.kernel(groups[k], own[k], self.center) for k, own in pairs]
 
     def correlate(self, groups: Groups, V: Array) -> Array:
         """``A_k' V``, ``(groups, d, outputs)``."""
@@ -250,14 +230,6 @@ class Kernels:
             M -= self.center[groups][:, :, None] * V.sum(axis=0)
         return M
 
-    def predict(self, groups: Groups, Z: Array) -> Array:
-        """``sum_k A_k Z_k``, ``(N, outputs)``."""
-        used = np.flatnonzero(np.any(Z, axis=(1, 2)))
-        F = self.design.predict(Z[used], groups[used])
-        if self.center is not None:
-            F -= np.tensordot(self.center[groups], Z, axes=2)
-        return F
-
     def contributions(self, groups: Groups, G: Array) -> Array:
         """``A_k G_k`` of every group alone, ``(N, groups, r)`` for ``G (groups, d, r)``."""
         parts = [self.design.contributions(groups, g, self.center) for g in np.moveaxis(G, 2, 0)]
@@ -265,49 +237,65 @@ class Kernels:
 
 
 class NearKernels:
-    """A kernel of float32 columns that is only brought up to date when it pays.
+    """Kernels of float32 columns that are only brought up to date when it pays.
 
-    Its factor preconditions products with the columns, which are of changes, so that float32 has
+    Their factor preconditions products with the columns, which are of changes, so that float32 has
     digits enough. Where samples are few beside channels each token's own kernel is kept.
     """
 
     exact = False
 
-    def __init__(self, design: Design) -> None:
-        self.design, N = design, design.n_samples
-        self._K: NDArray[np.float32] = np.zeros((N, N), np.float32, order="F")
-        self._eta = np.zeros(design.n_groups)
-        room = min(CACHE_BYTES, MOST_OVER_X * design.nbytes)
-        self.keeps_own = 4 * N * N * design.n_groups <= room
+    def __init__(self, design: Design, n_cells: int) -> None:
+        self.design, self._N = design, design.n_samples
+        self._K = [self._zeros() for _ in range(n_cells)]
+        self._eta = np.zeros((n_cells, design.n_groups))
         self._own: dict[int, NDArray[np.float32]] = {}  # lower halves
         self.products = 0  # with the columns, since the last update
+
+    def keeps_own(self) -> bool:
+        """Whether every token keeps its own kernel."""
+        room = min(CACHE_BYTES, MOST_OVER_X * self.design.nbytes)
+        return 4 * self._N**2 * self.design.n_groups <= room
+
+    def _zeros(self) -> NDArray[np.float32]:
+        return np.zeros((self._N, self._N), np.float32, order="F")
 
     def on(self, X: LowPrecision, centred: bool) -> NearKernels:
         """These kernels, with products by the columns `X`."""
         self.X, self.center, self.unit = X, centred or None, X.unit
         return self
 
-    def weighted(self, groups: Groups, eta: Array) -> NDArray[np.float32]:
-        """The kernel of `groups` with weights `eta`, but for small changes since the last call."""
-        N, self.products = self.design.n_samples, 0
-        if self._is_of_others or self.keeps_own:  # a token that left cannot be taken off
-            self._K[:], self._eta[:] = 0.0, 0.0
+    def weighted(self, groups: Groups, eta: Array) -> list[NDArray[np.float32]]:
+        """Kernels of `groups` for rows of weights, but for small changes since the last call."""
+        self.products = 0
+        if self.keeps_own() or self.last is None:  # a token that left cannot be taken off
+            self._eta[:] = 0.0
+            for K in self._K:
+                K[:] = 0.0
         change, moved = self._moved(groups, eta)
-        for k in np.flatnonzero(moved).tolist() if self.keeps_own else ():
-            if k not in self._own:
-                empty: NDArray[np.float32] = np.zeros((N, N), np.float32, order="F")
-                self._own[k] = self._with_square(empty, 1.0, [k], np.ones(1))
-            self._K += np.float32(change[k]) * self._own[k]
-        for sign in (1.0, -1.0) if not self.keeps_own else ():
-            own = np.flatnonzero(moved & (sign * change > 0))
-            for part in row_slices(len(own), N * self.design.dim):
-                weights = np.abs(change[own[part]])
-                self._K = self._with_square(self._K, sign, own[part].tolist(), weights)
+        parts = zip(self._K, change, moved, strict=True)
+        self._K = [self._updated(*part) for part in parts]
         self._eta[moved] += change[moved]
-        for rows in row_slices(N, N):
-            upper = np.arange(N) > np.arange(N)[rows, None]
-            np.copyto(self._K[rows], self._K[:, rows].T, where=upper)
         return self._K
+
+    def _updated(
+        self, K: NDArray[np.float32], change: Array, moved: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        if self.keeps_own():
+            for k in np.flatnonzero(moved).tolist():
+                if k not in self._own:
+                    self._own[k] = self._with_square(self._zeros(), 1.0, [k], np.ones(1))
+                K += np.float32(change[k]) * self._own[k]
+        else:
+            for sign in (1.0, -1.0):
+                some = np.flatnonzero(moved & (sign * change > 0))
+                for part in row_slices(len(some), self._N * self.design.dim):
+                    weights = np.abs(change[some[part]])
+                    K = self._with_square(K, sign, some[part].tolist(), weights)
+        for rows in row_slices(self._N, self._N):
+            upper = np.arange(self._N) > np.arange(self._N)[rows, None]
+            np.copyto(K[rows], K[:, rows].T, where=upper)
+        return K
 
     def _with_square(
         self, K: NDArray[np.float32], sign: float, groups: list[int], weights: Array
@@ -320,29 +308,23 @@ class NearKernels:
         return np.asarray(add(size, B.T, beta=1.0, c=K, trans=1, lower=1, overwrite_c=1))
 
     @property
-    def _is_of_others(self) -> bool:
-        """Whether there is no kernel yet, or these columns are not all of it."""
-        used = np.flatnonzero(self._eta)
-        return not (len(used) and np.isin(used, self.X.groups).all())
+    def last(self) -> list[NDArray[np.float32]] | None:
+        """Kernels as they were last brought up to date, if these columns are all of them."""
+        used = np.flatnonzero(self._eta.any(axis=0))
+        return self._K if len(used) and np.isin(used, self.X.groups).all() else None
 
-    @property
-    def last(self) -> NDArray[np.float32] | None:
-        """The kernel as it was last brought up to date, if these columns are all of it."""
-        return None if self._is_of_others else self._K
-
-    def patience(self, groups: Groups, eta: Array, n_outputs: int) -> int:
-        """How many products with columns take as long as an update."""
-        N, moved = self.design.n_samples, int(np.count_nonzero(self._moved(groups, eta)[1]))
-        update = N * N * moved * self.design.dim / 2 / TUNING.speed32
-        if self.keeps_own:
-            update = read_seconds(4 * N * N * moved)
+    def patience(self, groups: Groups, eta: Array, size: int, n_outputs: int) -> int:
+        """How many products with columns take as long as an update and its factor."""
+        moved = int(np.count_nonzero(self._moved(groups, eta)[1]))
+        each = self._N**2 * self.design.dim / 2 / TUNING.speed32
+        each = read_seconds(4 * self._N**2) if self.keeps_own() else each
         work = self.X.A.size * n_outputs / TUNING.speed32
         product = 2 * max(read_seconds(self.X.A.nbytes), work)
-        return max(LEAST_PATIENCE, int((update + N**3 / 3 / TUNING.speed32) / product))
+        return max(LEAST_PATIENCE, int((moved * each + size**3 / 3 / TUNING.speed32) / product))
 
     def _moved(self, groups: Groups, eta: Array) -> tuple[Array, NDArray[np.bool_]]:
-        wanted = np.zeros(self.design.n_groups)
-        wanted[groups] = eta
+        wanted = np.zeros(self._eta.shape)
+        wanted[:, groups] = eta
         change = wanted - self._eta
         return change, np.abs(change) > LAG * np.maximum(wanted, self._eta)
 
