@@ -255,5 +255,5 @@ def test_kernels_follow_their_weights(scale, kernels):
 
 def test_float64_takes_over_where_float32_has_not_the_digits(monkeypatch):
     problem = problem_of(*data(KERNEL))
-    monkeypatch.setattr(quadratic_systems, "MOST_REFINEMENTS", 0)
+    monkeypatch.setattr(quadratic_systems, "MOST_STEPS", 0)
     check(problem, own(problem, 0.1))

@@ -255,5 +255,4 @@ def newton_cg_seconds(problem: Problem, n_groups: int) -> float:
 
 # Linux's allocator takes every array beyond 128 KB from the system, page by page, until the first
 # such array is freed; arrays up to its size are then kept for the next ones, as solvers want it.
-_FREED = np.empty(16 << 20, dtype=np.uint8)
-del _FREED
+np.empty(16 << 20, dtype=np.uint8)
