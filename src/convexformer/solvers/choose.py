@@ -45,7 +45,8 @@ class Tuning:
     quadratic_steps: int = 8  # factorisations in all for a squared loss,
     other_steps: int = 18  # and for other losses,
     other_models: int = 6  # which also form so many second-order models
-    kernel_ratio: float = 1.2  # coefficients per sample from which systems are in samples
+    kernel_ratio: float = 1.2  # coefficients per sample from which systems are in samples,
+    kernel_updates: float = 4.0  # of kernels, unless every token keeps its own
     newton_patience: float = 0.6  # part of Newton's seconds that first-order steps may take
     least_trial: float = 0.1  # and which they take before their speed is judged
     newton_start_gap: float = 1e-2  # relative gap that is a good start for Newton's method
@@ -56,7 +57,7 @@ class Tuning:
     compiled_numbers: int = 1 << 23  # and memory is for so many curvatures of samples
     compiled_coefficients: int = 1024  # of a working set, at most
     # Block coordinate descent
-    good_passes: float = 80.0  # over the working set, where tokens are not too correlated
+    good_passes: float = 50.0  # over the working set, where tokens are not too correlated
     coefficients_per_sample: float = 8.0  # from which it takes proportionally more passes
     visit_seconds: float = 2e-7 if COMPILED else 6e-5  # of a token, beyond reading it
     cycle_seconds: float = 5e-5 if COMPILED else 4e-4  # of a call that makes several passes
@@ -122,8 +123,6 @@ def forecasts(problem: Problem, beta: float, at: Point | None = None) -> list[Fo
     columns, entries = n_wanted * d, design.n_samples * design.n_groups * d
     unknowns = entries * (max(c - 1, 1) ** 2 if problem.loss.joint else 1)
     newton = newton_seconds(problem, columns)
-    if problem.separable:  # output by output
-        newton *= c
     found = {"newton": newton}
     if compiles(problem, n_wanted):
         found["compiled-newton"] = TUNING.compiled_newton_factor * newton
@@ -201,18 +200,19 @@ def newton_seconds(problem: Problem, columns: int) -> float:
     if problem.loss.joint:
         used, samples = columns * problem.n_outputs, samples * (problem.n_outputs - 1)
     size, quadratic = min(used, samples), problem.loss.quadratic
+    alone = problem.n_outputs if problem.separable else 1  # outputs that are solved one by one
+    together = problem.n_outputs // alone
     models = 1 if quadratic else TUNING.other_models
     steps = TUNING.quadratic_steps if quadratic else TUNING.other_steps
-    flops = steps * size**3 / 3
-    flops += steps * 4 * N * columns * (problem.n_outputs - 1)  # products with many columns
-    if 2 * problem.n_outputs > problem.design.dim > 1:  # Hessians for many outputs
-        flops += steps * size**3
+    factor = size**3 * (4 / 3 if 2 * together > problem.design.dim > 1 else 1 / 3)
+    flops = steps * (factor + 4 * N * columns * (together - 1))  # many outputs take products, too
     overhead = steps * TUNING.newton_step_seconds
     if used > TUNING.kernel_ratio * samples:  # kernels, which do not depend on curvature
-        return (flops + N**2 * columns) / TUNING.speed32 + overhead
+        updates = 1.0 if 4 * problem.design.dim >= N else TUNING.kernel_updates
+        return alone * ((flops + updates * N**2 * columns / 2) / TUNING.speed32 + overhead)
     scattered = problem.design.is_sparse and not problem.loss.joint
     flops += models * (problem.design.gram_work(used) if scattered else N * used**2)
-    return TUNING.newton_overhead * flops / TUNING.speed64 + overhead
+    return alone * (TUNING.newton_overhead * flops / TUNING.speed64 + overhead)
 
 
 def block_descent_seconds(problem: Problem, n_groups: int) -> float:
