@@ -252,13 +252,17 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
     None where the conjugate's domain leaves no room for it.
     """
     joint, Y = problem.loss.joint, problem.Y
-    low, high = (end * (1 - 4 * UNIT) for end in problem.risk.bounds)
     size = np.abs(V).sum(axis=0)
     size = size.max(keepdims=True) if joint else size
     # Sums of multiples of 2**-52 times the sum of their sizes are exact.
     grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - 51)
-    rounded = np.rint if problem.loss.quadratic else np.trunc  # which is within bounds
-    V = rounded(np.clip(V, low, high) / grid) * grid
+    if problem.loss.quadratic:  # nothing else is asked of V
+        V = np.rint(V / grid) * grid
+        if problem.intercept:
+            V[np.argmax(problem.weight)] -= V.sum(axis=0)
+        return None if problem.intercept and V.sum(axis=0).any() else V
+    low, high = (end * (1 - 4 * UNIT) for end in problem.risk.bounds)
+    V = np.trunc(np.clip(V, low, high) / grid) * grid  # which is within bounds
     if joint:  # each sample's own class gets what its other classes leave
         others = np.where(Y > 0, 0.0, V)
         V = np.where(Y > 0, -others.sum(axis=1, keepdims=True), others)
