@@ -69,11 +69,12 @@ class SecondOrderModel:
     def minimiser(self, target: float, floor: float) -> Array:
         """Coefficients of all groups at which the model's gap is below `target`.
 
-        Where the model is the loss itself it pays to go on to `floor`, the gap wanted in the end.
+        Where the model is the loss itself, and its groups are all that are wanted, it pays to go on
+        to `floor`, the gap wanted in the end.
         """
         problem, groups, late = self.problem, self.groups, self.task.clock.late
         Z = np.zeros_like(self.at.Z)
-        if problem.loss.quadratic:
+        if problem.loss.quadratic and self.working[self.at.norms > self.beta].all():
             target = floor
         weight = problem.penalty.column(problem.shape[0])[groups]
         radius = self.beta * np.broadcast_to(weight, self.cells.shape)[self.cells]
