@@ -258,8 +258,7 @@ def exactly_balanced(problem: Problem, V: Array) -> Array | None:
     grid = np.exp2(np.ceil(np.log2(np.where(size > 0, size, 1.0))) - 51)
     if problem.loss.quadratic:  # nothing else is asked of V
         V = np.rint(V / grid) * grid
-        if problem.intercept:
-            V[np.argmax(problem.weight)] -= V.sum(axis=0)
+        V[np.argmax(problem.weight)] -= problem.intercept * V.sum(axis=0)
         return None if problem.intercept and V.sum(axis=0).any() else V
     low, high = (end * (1 - 4 * UNIT) for end in problem.risk.bounds)
     V = np.trunc(np.clip(V, low, high) / grid) * grid  # which is within bounds

@@ -181,9 +181,8 @@ def decays(problem: Problem, newton: float) -> bool:
 
     They take few products where the spectrum of X decays; it is only looked at where it matters.
     """
-    if problem.loss.damps or newton < TUNING.cg_least_newton_seconds:
-        return False
-    return problem.design.flatness < TUNING.cg_flatness
+    slow = newton >= TUNING.cg_least_newton_seconds and not problem.loss.damps
+    return slow and problem.design.flatness < TUNING.cg_flatness
 
 
 # Seconds ------------------------------------------------------------------------------------------

@@ -49,11 +49,10 @@ def minimise(task: Task, at: Point) -> tuple[Point, bool]:
 
 def _nearer(task: Task, at: Point) -> Point:
     """L-BFGS steps from `at` where Newton's steps are dear, for a loss whose model changes."""
-    problem, loss = task.problem, task.problem.loss
-    wanted = at.wanted(task.beta)
+    problem, wanted = task.problem, at.wanted(task.beta)
     seconds = choose.newton_seconds(problem, len(wanted) * problem.design.dim)
     dear = seconds > choose.TUNING.cg_least_newton_seconds and task.work.columns.take(wanted)
-    if loss.quadratic or loss.damps or not dear or at.gap(task.beta) <= FAR_GAP:
+    if problem.loss.quadratic or problem.loss.damps or not dear or at.gap(task.beta) <= FAR_GAP:
         return at
     task.clock.n_iter += 1
     with until(task.clock.late):

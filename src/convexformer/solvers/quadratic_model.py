@@ -167,18 +167,16 @@ class SecondOrderModel:
                 (root[:, j : j + 1], [A[..., None, j : j + width] for A in whole])
                 for j in range(0, c, width)
             ]
-        kernels, groups, beta = self._kernels, self.groups, self.beta
+        kernels, groups, beta = self._kernels(n_cells), self.groups, self.beta
         return [KernelSystem(kernels, groups, *part, n_cells, beta) for part in parts]
 
-    @property
-    def _kernels(self) -> Kernels | NearKernels:
+    def _kernels(self, n_cells: int) -> Kernels | NearKernels:
         """In float32 where that will do."""
         work, problem = self.work, self.problem
         small = problem.design.n_samples <= LARGE_KERNEL
         if self.precise or small or not work.columns.take(self.groups):
             return work.kernels
         if work.near_kernels is None:
-            n_cells = self.cells.shape[1] if self._joint else 1
             work.near_kernels = NearKernels(problem.design, n_cells)
         return work.near_kernels.on(work.columns.of(self.groups), problem.intercept)
 
