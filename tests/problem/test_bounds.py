@@ -262,3 +262,14 @@ def test_objectives_that_leave_float64_prove_nothing():
         value = sum(mpf(1e-20) * mpf(v) ** 2 / 2 for v in y.ravel().tolist())
         assert value <= mpf(certificate.primal)
     assert certificate.dual == 0.0 and certificate.relative_gap == 1.0
+
+
+def test_a_sample_without_weight_has_no_part_in_a_balanced_dual_point():
+    rng = np.random.default_rng(0)
+    weight = rng.random(7)
+    weight[0] = 0.0
+    design = TokenDesign(rng.normal(size=(7, 2, 3)))
+    problem = Problem(design, Squared(), PENALTIES["token"](), rng.normal(size=(7, 2)), weight)
+    V = exactly_balanced(problem, problem.null.V)
+    assert not V[0].any() and not V.sum(axis=0).any()
+    np.testing.assert_allclose(V, problem.null.V, atol=1e-14)

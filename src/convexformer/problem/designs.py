@@ -100,6 +100,7 @@ class Design(ABC):
         rows: NDArray = np.concatenate(blocks).astype(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             rows -= rows.mean(axis=0)
+            rows /= np.abs(rows).max(initial=0.0) or 1.0  # squares of squares must fit
             K = rows @ rows.T
             square = float(np.vdot(K, K))
             rank = float(np.trace(K)) ** 2 / square if square > 0 else len(K)

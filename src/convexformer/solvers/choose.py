@@ -46,7 +46,7 @@ class Tuning:
     other_steps: int = 18  # and for other losses,
     other_models: int = 6  # which also form so many second-order models
     kernel_ratio: float = 1.2  # coefficients per sample from which systems are in samples,
-    kernel_updates: float = 4.0  # of kernels, unless every token keeps its own
+    kernel_updates: float = 4.0  # of a kernel, unless every token keeps its own
     newton_patience: float = 0.6  # part of Newton's seconds that first-order steps may take
     least_trial: float = 0.1  # and which they take before their speed is judged
     newton_start_gap: float = 1e-2  # relative gap that is a good start for Newton's method
@@ -207,6 +207,7 @@ def newton_seconds(problem: Problem, columns: int) -> float:
     flops = steps * (factor + 4 * N * columns * (together - 1))  # many outputs take products, too
     overhead = steps * TUNING.newton_step_seconds
     if used > TUNING.kernel_ratio * samples:  # kernels, which do not depend on curvature
+        # Tokens keep their own kernels, roughly, where samples are few beside channels.
         updates = 1.0 if 4 * problem.design.dim >= N else TUNING.kernel_updates
         return alone * ((flops + updates * N**2 * columns / 2) / TUNING.speed32 + overhead)
     scattered = problem.design.is_sparse and not problem.loss.joint

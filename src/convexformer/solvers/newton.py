@@ -62,8 +62,7 @@ def _nearer(task: Task, at: Point) -> Point:
 
 def _minimise(task: Task, at: Point) -> Point:
     problem, beta, tol, clock = task.problem, task.beta, task.tol, task.clock
-    damping, before = 1.0, np.inf
-    best, least, progress = at, np.inf, Progress()
+    damping, before, best, least, progress = 1.0, np.inf, at, np.inf, Progress()
     # A squared loss comes down in stages of beta, and others where a first step goes too far.
     few = np.count_nonzero(at.norms > beta) <= 1000  # cells, and so large is a Hessian
     leaps = few and not problem.loss.quadratic and beta > 1e-8 * problem.beta_max

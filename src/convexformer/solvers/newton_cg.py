@@ -362,8 +362,7 @@ class Preconditioner:
 
     def __init__(self, C: Array, unit: Array, axes: tuple[int, ...], flat: float = 1e-3) -> None:
         self.unit, self.axes, self.more = unit, axes, 1.0 / flat - 1.0
-        self.C = C
-        r = C.shape[1]
+        self.C, r = C, C.shape[1]
         self.DC = self._diagonal(C.T.reshape(r, *unit.shape)).reshape(r, -1).T
         self.core = np.linalg.inv(np.eye(r) + C.T @ self.DC)
 

@@ -38,7 +38,7 @@ from .quadratic_systems import (
 from .solution import ROUNDING, Task
 from .workspace import LARGE_GRAM, Kernels, NearKernels
 
-LARGE_KERNEL = 200  # samples from which kernels are in float32
+LARGE_KERNEL = 200  # samples up to which kernels are in float64
 NOISE = 1e-3  # error that values of a model may have, over the gap
 
 

@@ -15,6 +15,7 @@ from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from ..problem.arrays import Array, Groups
+from ..problem.stopping import check_stop
 from .linalg import cholesky, half, half_solved, project, project_both, refined_solve, solved
 from .solution import ROUNDING
 from .workspace import Kernels, NearKernels
@@ -205,7 +206,7 @@ class KernelSystem:
         self.rounding = ROUNDING if kernels.exact else ROUGH
         self.L: NDArray | None = None
         self.unit = None
-        if kernels.center is not None:
+        if kernels.centred:
             E = C.transpose(0, 2, 1).reshape(-1, C.shape[1])
             basis, size, _ = np.linalg.svd(E, full_matrices=False)
             self.unit = basis[:, size > 1e-10 * size[0]]
@@ -228,6 +229,9 @@ class KernelSystem:
         N, c, m = self.C.shape
         T: NDArray = np.zeros((N * m, N * m), K[0].dtype)
         for outputs, kernel in zip(np.split(np.arange(c), len(K)), K, strict=True):
+            check_stop()
+            if not np.isfinite(kernel).all():  # beyond the range of its precision
+                raise LinAlgError("The kernel is not finite.")
             flat = self.C[:, outputs].transpose(0, 2, 1).reshape(N * m, -1).astype(T.dtype)
             part = (flat @ flat.T).reshape(N, m, N, m)
             part *= kernel[:, None, :, None]
@@ -270,7 +274,7 @@ class KernelSystem:
             return q + self._down(F)
 
         patience = kernels.patience(self.groups, eta, len(right), start[0].size)
-        for anew in sorted({kernels.products >= patience, True}):
+        for anew in (True,) if kernels.products >= patience else (False, True):
             with suppress(LinAlgError):
                 known = None if anew else kernels.last
                 if known is None:

@@ -167,8 +167,7 @@ def working_set(problem: Problem, beta: float, at: Point, narrow: bool) -> tuple
     N, d, n_violators = problem.design.n_samples, problem.design.dim, len(violators)
     n_used = int(np.count_nonzero(used))
     entries = 2e6 * (min(problem.n_outputs, 3) if narrow else 1)  # of X, in a first working set
-    few = max(8, int(entries // (N * d)))
-    room = max(few, 3 * n_used)
+    room = max(8, int(entries // (N * d)), 3 * n_used)
     n_groups = n_used + min(room, n_violators)
     dear = problem.design.gram_work(n_groups * d) > 3e8
     if narrow and dear and gram_is_quick(problem, n_groups):

@@ -10,7 +10,7 @@ from scipy.linalg import get_blas_funcs
 
 from ..problem import Design, Problem
 from ..problem.arrays import Array, Groups
-from ..problem.designs import WIDE_TOKEN, product, row_slices, transposed_product
+from ..problem.designs import product, row_slices, transposed_product
 from .block_descent import Selection, Tokens, from_gram
 from .choose import TUNING, read_seconds
 
@@ -73,12 +73,9 @@ class LowPrecision:
     def contributions(self, G: Array) -> Array:
         """``A_k G_k`` of every group alone, ``(N, groups)`` for ``G (groups, d)``."""
         G32, size = _float32(G)
-        if self.dim < WIDE_TOKEN:
-            U = np.einsum("ikd,kd->ik", self.A.reshape(len(self.A), *G.shape), G32).astype(float)
-        else:  # token by token, and only those that contribute
-            U = np.zeros((len(self.A), len(G)))
-            for k in np.flatnonzero(np.any(G, axis=1)).tolist():
-                U[:, k] = self.A[:, k * self.dim : (k + 1) * self.dim] @ G32[k]
+        U = np.zeros((len(self.A), len(G)))
+        for k in np.flatnonzero(np.any(G, axis=1)).tolist():
+            U[:, k] = self.A[:, k * self.dim : (k + 1) * self.dim] @ G32[k]
         U *= self.unit * size
         return U if self.offset is None else U + np.sum(self.offset.reshape(G.shape) * G, axis=1)
 
@@ -215,7 +212,7 @@ class Kernels:
     exact, unit = True, 1.0
 
     def __init__(self, design: Design, center: Array | None) -> None:
-        self.design, self.center = design, center
+        self.design, self.center, self.centred = design, center, center is not None
 
     def weighted(self, groups: Groups, eta: Array) -> list[Array]:
         """A kernel ``(N, N)`` of `groups` for every row of weights in `eta`."""
@@ -249,7 +246,8 @@ class NearKernels:
         self.design, self._N = design, design.n_samples
         self._K = [self._zeros() for _ in range(n_cells)]
         self._eta = np.zeros((n_cells, design.n_groups))
-        self._own: dict[int, NDArray[np.float32]] = {}  # lower halves
+        # Lower halves of kernels, of columns over their unit at the time.
+        self._own: dict[int, tuple[float, NDArray[np.float32]]] = {}
         self.products = 0  # with the columns, since the last update
 
     def keeps_own(self) -> bool:
@@ -262,7 +260,7 @@ class NearKernels:
 
     def on(self, X: LowPrecision, centred: bool) -> NearKernels:
         """These kernels, with products by the columns `X`."""
-        self.X, self.center, self.unit = X, centred or None, X.unit
+        self.X, self.centred, self.unit = X, centred, X.unit
         return self
 
     def weighted(self, groups: Groups, eta: Array) -> list[NDArray[np.float32]]:
@@ -273,8 +271,8 @@ class NearKernels:
             for K in self._K:
                 K[:] = 0.0
         change, moved = self._moved(groups, eta)
-        parts = zip(self._K, change, moved, strict=True)
-        self._K = [self._updated(*part) for part in parts]
+        with np.errstate(over="ignore", invalid="ignore"):  # factors of what overflows fail
+            self._K = [self._updated(*part) for part in zip(self._K, change, moved, strict=True)]
         self._eta[moved] += change[moved]
         return self._K
 
@@ -284,28 +282,29 @@ class NearKernels:
         if self.keeps_own():
             for k in np.flatnonzero(moved).tolist():
                 if k not in self._own:
-                    self._own[k] = self._with_square(self._zeros(), 1.0, [k], np.ones(1))
-                K += np.float32(change[k]) * self._own[k]
+                    alone = self._with_square(self._zeros(), 1.0, [k], np.ones(1))
+                    self._own[k] = self.unit, alone
+                unit, alone = self._own[k]
+                K += np.float32(unit**2 * change[k]) * alone
         else:
             for sign in (1.0, -1.0):
                 some = np.flatnonzero(moved & (sign * change > 0))
                 for part in row_slices(len(some), self._N * self.design.dim):
-                    weights = np.abs(change[some[part]])
-                    K = self._with_square(K, sign, some[part].tolist(), weights)
+                    roots = self.unit * np.sqrt(np.abs(change[some[part]]))
+                    K = self._with_square(K, sign, some[part].tolist(), roots)
         for rows in row_slices(self._N, self._N):
             upper = np.arange(self._N) > np.arange(self._N)[rows, None]
             np.copyto(K[rows], K[:, rows].T, where=upper)
         return K
 
     def _with_square(
-        self, K: NDArray[np.float32], sign: float, groups: list[int], weights: Array
+        self, K: NDArray[np.float32], sign: float, groups: list[int], roots: Array
     ) -> NDArray[np.float32]:
-        """The lower half of `K` with weighted kernels added to it, in place."""
-        roots = np.sqrt(weights).astype(np.float32)
-        tokens = zip(roots, groups, strict=True)
+        """The lower half of `K` with kernels of tokens, times `roots`, added to it, in place."""
+        tokens = zip(roots.astype(np.float32), groups, strict=True)
         B = np.concatenate([root * self._token(k) for root, k in tokens], axis=1)
-        add, size = get_blas_funcs("syrk", dtype=np.float32), sign * self.unit**2
-        return np.asarray(add(size, B.T, beta=1.0, c=K, trans=1, lower=1, overwrite_c=1))
+        add = get_blas_funcs("syrk", dtype=np.float32)
+        return np.asarray(add(sign, B.T, beta=1.0, c=K, trans=1, lower=1, overwrite_c=1))
 
     @property
     def last(self) -> list[NDArray[np.float32]] | None:
