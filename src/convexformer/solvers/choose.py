@@ -46,7 +46,8 @@ class Tuning:
     other_steps: int = 18  # and for other losses,
     other_models: int = 6  # which also form so many second-order models
     kernel_ratio: float = 1.2  # coefficients per sample from which systems are in samples,
-    kernel_updates: float = 4.0  # of a kernel, unless every token keeps its own
+    kernel_updates: float = 4.0  # of a kernel, unless every token keeps its own,
+    kernel_overhead: float = 3.0  # and how much longer a step takes beyond these
     newton_patience: float = 0.6  # part of Newton's seconds that first-order steps may take
     least_trial: float = 0.1  # and which they take before their speed is judged
     newton_start_gap: float = 1e-2  # relative gap that is a good start for Newton's method
@@ -195,23 +196,24 @@ def read_seconds(size: float) -> float:
 
 def newton_seconds(problem: Problem, columns: int) -> float:
     """Newton's method, with so many columns in use."""
-    N, used, samples = problem.design.n_samples, columns, problem.design.n_samples
+    design, used = problem.design, columns
+    N = samples = design.n_samples
     if problem.loss.joint:
         used, samples = columns * problem.n_outputs, samples * (problem.n_outputs - 1)
     size, quadratic = min(used, samples), problem.loss.quadratic
-    alone = problem.n_outputs if problem.separable else 1  # outputs that are solved one by one
-    together = problem.n_outputs // alone
+    # Outputs that are solved one by one, and together.
+    alone, c = (problem.n_outputs, 1) if problem.separable else (1, problem.n_outputs)
     models = 1 if quadratic else TUNING.other_models
     steps = TUNING.quadratic_steps if quadratic else TUNING.other_steps
-    factor = size**3 * (4 / 3 if 2 * together > problem.design.dim > 1 else 1 / 3)
-    flops = steps * (factor + 4 * N * columns * (together - 1))  # many outputs take products, too
+    factor = size**3 * (4 / 3 if 2 * c > design.dim > 1 else 1 / 3)
+    flops = steps * (factor + 4 * N * columns * (c - 1))  # many outputs take products, too
     overhead = steps * TUNING.newton_step_seconds
     if used > TUNING.kernel_ratio * samples:  # kernels, which do not depend on curvature
         # Tokens keep their own kernels, roughly, where samples are few beside channels.
-        updates = 1.0 if 4 * problem.design.dim >= N else TUNING.kernel_updates
-        return alone * ((flops + updates * N**2 * columns / 2) / TUNING.speed32 + overhead)
-    scattered = problem.design.is_sparse and not problem.loss.joint
-    flops += models * (problem.design.gram_work(used) if scattered else N * used**2)
+        flops += N**2 * columns / 2 * (1.0 if 4 * design.dim >= N else TUNING.kernel_updates)
+        return alone * (flops / TUNING.speed32 + TUNING.kernel_overhead * overhead)
+    scattered = design.is_sparse and not problem.loss.joint
+    flops += models * (design.gram_work(used) if scattered else N * used**2)
     return alone * (TUNING.newton_overhead * flops / TUNING.speed64 + overhead)
 
 
