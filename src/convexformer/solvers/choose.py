@@ -46,8 +46,8 @@ class Tuning:
     other_steps: int = 18  # and for other losses,
     other_models: int = 6  # which also form so many second-order models
     kernel_ratio: float = 1.2  # coefficients per sample from which systems are in samples,
-    kernel_updates: float = 4.0  # of a kernel, unless every token keeps its own,
-    kernel_overhead: float = 3.0  # and how much longer a step takes beyond these
+    kernel_updates: float = 4.0  # of a kernel in all, unless every token keeps its own
+    kernel_overhead: float = 3.0  # factor over newton_step_seconds in a step with kernels
     newton_patience: float = 0.6  # part of Newton's seconds that first-order steps may take
     least_trial: float = 0.1  # and which they take before their speed is judged
     newton_start_gap: float = 1e-2  # relative gap that is a good start for Newton's method
@@ -257,4 +257,5 @@ def newton_cg_seconds(problem: Problem, n_groups: int) -> float:
 
 # Linux's allocator takes every array beyond 128 KB from the system, page by page, until the first
 # such array is freed; arrays up to its size are then kept for the next ones, as solvers want it.
+# This array is freed at once.
 np.empty(16 << 20, dtype=np.uint8)

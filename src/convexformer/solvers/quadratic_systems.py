@@ -24,9 +24,9 @@ Cells = NDArray[np.intp]
 
 LARGE_SYSTEM = 400  # unknowns from which factors are in float32, and solutions refined
 LEAST_MIXES = 24  # outputs of a Hessian; many outputs are mixed at random to an eighth of them
-MOST_STEPS = 200  # steps of conjugate gradients with a kernel in float32
-RESIDUAL = 1e-3  # relative, of such steps: it goes into the next dual point as it is
-ROUGH = 1e-6  # relative rounding of values from products in float32
+MOST_REFINEMENTS = 200  # steps of conjugate gradients with a kernel in float32
+RESIDUAL = 1e-3  # that such steps may leave, relative to the solution
+ROUGH = 1e-6  # relative rounding of products and values in float32
 
 
 class RoughError(Exception):
@@ -280,7 +280,8 @@ class KernelSystem:
                 if known is None:
                     known, self.L = kernels.weighted(self.groups, eta), None
                 self.L = self._factor(known)[1] if self.L is None else self.L
-                given = self.L, right, noise, MOST_STEPS if anew else patience, RESIDUAL, ROUGH
+                most = MOST_REFINEMENTS if anew else patience
+                given = self.L, right, noise, most, RESIDUAL, ROUGH
                 q, _, done = refined_solve(operator, *given)
                 if done:
                     if last[0][0] is not q:

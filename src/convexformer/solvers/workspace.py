@@ -315,8 +315,8 @@ class NearKernels:
     def patience(self, groups: Groups, eta: Array, size: int, n_outputs: int) -> int:
         """How many products with columns take as long as an update and its factor."""
         moved = int(np.count_nonzero(self._moved(groups, eta)[1]))
-        each = self._N**2 * self.design.dim / 2 / TUNING.speed32
-        each = read_seconds(4 * self._N**2) if self.keeps_own() else each
+        formed = self._N**2 * self.design.dim / 2 / TUNING.speed32
+        each = read_seconds(4 * self._N**2) if self.keeps_own() else formed
         work = self.X.A.size * n_outputs / TUNING.speed32
         product = 2 * max(read_seconds(self.X.A.nbytes), work)
         return max(LEAST_PATIENCE, int((moved * each + size**3 / 3 / TUNING.speed32) / product))
@@ -352,8 +352,5 @@ class NearKernels:
 
     def contributions(self, groups: Groups, G: Array) -> NDArray:
         """``A_k G_k / unit`` of every group alone, ``(N, groups, r)`` for ``G (groups, d, r)``."""
-        U: NDArray[np.float32] = np.empty((len(self.X.A), len(groups), G.shape[2]), np.float32)
-        G32 = G.astype(np.float32)
-        for j, k in enumerate(groups.tolist()):
-            U[:, j] = self._token(k) @ G32[j]
-        return U
+        pairs = zip(groups.tolist(), G.astype(np.float32), strict=True)
+        return np.stack([self._token(k) @ own for k, own in pairs], axis=1)
