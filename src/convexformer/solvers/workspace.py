@@ -352,5 +352,7 @@ class NearKernels:
 
     def contributions(self, groups: Groups, G: Array) -> NDArray:
         """``A_k G_k / unit`` of every group alone, ``(N, groups, r)`` for ``G (groups, d, r)``."""
-        pairs = zip(groups.tolist(), G.astype(np.float32), strict=True)
-        return np.stack([self._token(k) @ own for k, own in pairs], axis=1)
+        U: NDArray[np.float32] = np.empty((len(self.X.A), len(groups), G.shape[2]), np.float32)
+        for j, k in enumerate(groups.tolist()):
+            U[:, j] = self._token(k) @ G[j].astype(np.float32)
+        return U
